@@ -1,0 +1,67 @@
+# MemScale. `make demo` shows it, `make test` checks it; both set everything up by themselves.
+#
+#   make demo        train a small GPT-2 plain and wrapped, and compare
+#   make test        C tests (plain, and with sanitizers) and Python tests
+#   make test-long   what takes longer: fuzzing, large matrices, other compilers and sanitizers
+#   make check       formatting, linters, types, include law, exported symbols, header
+#   make format      format all code
+#   make wheel       an abi3 wheel under dist/
+#
+# PYTHON=... chooses the interpreter; one that has torch already keeps it (say, a build with CUDA).
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+CMAKE := $(BIN)/cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DMEMSCALE_PYTHON=OFF
+CTEST := $(BIN)/ctest --output-on-failure
+SOURCES := $(shell find include src python CMakeLists.txt pyproject.toml -type f -not -name '*.pyc' 2>/dev/null)
+FUZZ_SECONDS ?= 60
+MAKEFLAGS += --no-print-directory
+
+.PHONY: help setup demo test test-c test-asan test-python test-long check format wheel clean
+
+help:
+	@sed -n '2,11s/^# \{0,1\}//p' Makefile
+
+$(VENV)/.requirements: requirements.txt tools/setup.sh
+	@PYTHON='$(PYTHON)' sh tools/setup.sh
+	@touch $@
+
+$(VENV)/.package: $(VENV)/.requirements $(SOURCES)
+	@echo "building and installing memscale"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --force-reinstall .
+	@touch $@
+
+setup: $(VENV)/.package
+
+demo: setup
+	@$(BIN)/python examples/demo.py $(DEMO_ARGS)
+
+test: test-c test-asan test-python
+
+test-c: setup
+	@$(CMAKE) -S . -B build/c >/dev/null
+	@$(BIN)/cmake --build build/c
+	@$(CTEST) --test-dir build/c
+
+test-asan: setup
+	@sh tools/with_sanitizer.sh address,undefined build/asan '$(CMAKE)' '$(CTEST)'
+
+test-python: setup
+	@$(BIN)/python -m pytest -m "not long and not gpu" $(PYTEST_ARGS)
+
+test-long: setup test
+	@$(BIN)/python -m pytest -m "long and not gpu" $(PYTEST_ARGS)
+	@sh tools/test_long.sh $(FUZZ_SECONDS) '$(CMAKE)' '$(CTEST)'
+
+check: setup
+	@PATH='$(CURDIR)/$(BIN)':"$$PATH" sh tools/check.sh
+
+format: setup
+	@PATH='$(CURDIR)/$(BIN)':"$$PATH" sh tools/format.sh
+
+wheel: setup
+	@$(BIN)/python -m pip wheel --quiet --no-build-isolation --no-deps -w dist .
+	@ls dist
+
+clean:
+	rm -rf build dist

@@ -1,0 +1,245 @@
+/* memscale.h - the public interface of libmemscale, the engine of the MemScale memory optimizer.
+ *
+ * libmemscale decides how one training step fits into the memory there is. It knows nothing of Python or PyTorch and
+ * depends on the C library alone.
+ *
+ * Conventions
+ *   Errors     Fallible functions return ms_status: MS_OK (0) or a negative code of memscale_errors.h. Results go
+ *              through out-parameters, which are written only on success. ms_error_message() has the details of the
+ *              calling thread's last failure. The library never prints, exits or aborts.
+ *   Ownership  Every pointer parameter is borrowed for the call unless its comment says "owned" (the caller gets it
+ *              and frees it). What X_create returns is destroyed by X_destroy, and X_destroy(NULL) does nothing.
+ *   Threads    All functions may be called from several threads at once on different objects. An object belongs to
+ *              one thread at a time, except where its comment says that it is immutable.
+ *   Structs    Structures that cross the boundary start with struct_bytes, which the caller sets to sizeof of the
+ *              structure as it was compiled; a newer library then knows which fields are there.
+ *   Numbers    Sizes are bytes, counts are 64-bit, fractions are parts per million. No decision uses floating point.
+ */
+#ifndef MEMSCALE_H
+#define MEMSCALE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "memscale_errors.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(_WIN32)
+#define MS_API
+#else
+#define MS_API __attribute__((visibility("default")))
+#endif
+
+#define MS_VERSION_MAJOR 0
+#define MS_VERSION_MINOR 1
+#define MS_VERSION_PATCH 0
+#define MS_VERSION_STRING "0.1.0"
+
+/* The version of the library that was loaded, e.g. "0.1.0". Static storage. Any thread. Cannot fail. */
+MS_API const char *ms_version(void);
+
+/* ---- Status and errors ---------------------------------------------------------------------------------------- */
+
+typedef int32_t ms_status;
+
+enum ms_status_code {
+#define MS_ERROR_ENUM(name, code, text) name = code,
+    MS_ERROR_LIST(MS_ERROR_ENUM)
+#undef MS_ERROR_ENUM
+};
+
+/* The name of a code, e.g. "MS_E_PARSE", or "MS_E_UNKNOWN". Static storage. Any thread. Cannot fail. */
+MS_API const char *ms_status_name(ms_status status);
+
+/* The short text of a code, e.g. "malformed input". Static storage. Any thread. Cannot fail. */
+MS_API const char *ms_status_text(ms_status status);
+
+/* What went wrong in the calling thread's last failed call, as a sentence; "" if nothing has. Valid until the
+ * thread's next call into the library. Cannot fail. */
+MS_API const char *ms_error_message(void);
+
+/* The number that belongs to the calling thread's last failure: for MS_E_BUDGET the smallest reachable peak in bytes,
+ * for MS_E_PARSE the byte offset, else 0. Cannot fail. */
+MS_API int64_t ms_error_value(void);
+
+/* Forget the calling thread's last failure. Cannot fail. */
+MS_API void ms_error_clear(void);
+
+/* Free memory that the library handed out as "owned, ms_free". NULL is allowed. Any thread. Cannot fail. */
+MS_API void ms_free(void *memory);
+
+/* ---- Logging --------------------------------------------------------------------------------------------------- */
+
+enum ms_log_level { MS_LOG_DEBUG = 0, MS_LOG_INFO = 1, MS_LOG_WARNING = 2 };
+
+/* Where the library's messages go. `write` is called on whichever thread has something to say, possibly several at
+ * once, with no lock held; `message` is valid during the call. */
+typedef struct ms_log_sink {
+    void (*write)(void *user, int level, const char *message);
+    void *user;
+    int min_level; /* messages below this level are not formatted */
+} ms_log_sink;
+
+/* Send messages to `sink`, or nowhere with NULL (the default). `sink` is borrowed until it is replaced and every call
+ * that may still be logging has returned. Any thread. Cannot fail. */
+MS_API void ms_log_set_sink(const ms_log_sink *sink);
+
+/* ---- Hardware -------------------------------------------------------------------------------------------------- */
+
+/* The host as a plan sees it. Filled by ms_hw_detect or ms_hw_from_json. A plain value: copy it freely. */
+typedef struct ms_hw {
+    uint64_t struct_bytes;
+    int64_t memory_total_bytes;     /* physical memory of the machine */
+    int64_t memory_limit_bytes;     /* what this process may use: the tightest control group, else the total */
+    int64_t memory_available_bytes; /* what could be taken now without swapping, within that limit */
+    int64_t page_bytes;
+    int64_t n_cores;        /* cores that this process may keep busy: affinity and control-group quota */
+    int64_t n_cores_online; /* cores of the machine */
+    int64_t n_numa_nodes;   /* at least 1 */
+    int64_t cgroup_version; /* 0: none found, 1 or 2 */
+} ms_hw;
+
+/* Read this machine. `root` is put before every path that is read ("" or NULL for the real ones), so that a recorded
+ * tree can stand in for a machine. `out->struct_bytes` must be set. Any thread.
+ * Errors: MS_E_INVALID, MS_E_IO (no memory information), MS_E_LIMIT (root too long), MS_E_NO_MEMORY. */
+MS_API ms_status ms_hw_detect(const char *root, ms_hw *out);
+
+/* The record as JSON text. `*out_text` is owned, ms_free. Any thread. Errors: MS_E_INVALID, MS_E_NO_MEMORY. */
+MS_API ms_status ms_hw_to_json(const ms_hw *hw, char **out_text);
+
+/* The inverse, strict: unknown, missing or negative fields are errors. `out->struct_bytes` must be set. Any thread.
+ * Errors: MS_E_INVALID, MS_E_PARSE, MS_E_VERSION, MS_E_NO_MEMORY. */
+MS_API ms_status ms_hw_from_json(const char *text, size_t n_bytes, ms_hw *out);
+
+/* ---- Units ----------------------------------------------------------------------------------------------------- */
+
+enum ms_module_flag {
+    MS_MODULE_LIST = 1 << 0,   /* holds an ordered series of children (a list or a sequence of blocks) */
+    MS_MODULE_CALLED = 1 << 1, /* has a forward of its own, so it can be a unit */
+    MS_MODULE_OPAQUE = 1 << 2  /* never opened up: its children are not called one by one */
+};
+
+/* One module of a model, in the order of a depth-first walk: a parent stands before its children. */
+typedef struct ms_module {
+    int64_t parent;      /* index of the parent; -1 for the root, which is module 0 */
+    uint64_t class_hash; /* equal for modules of one class */
+    uint64_t own_hash;   /* class and the shapes and types of the module's own parameters */
+    int64_t param_bytes; /* of the module's own parameters, each counted once in the model */
+    uint32_t flags;      /* enum ms_module_flag */
+    uint32_t reserved;   /* 0 */
+} ms_module;
+
+/* Find the units of a model: what a plan decides about. They are the repeated blocks and what stands between them;
+ * no unit contains another. `out_units` has room for n_modules indices and gets *out_n_units of them, ascending.
+ * Any thread. Errors: MS_E_INVALID (not a tree in depth-first order), MS_E_NO_MEMORY. */
+MS_API ms_status ms_units_find(const ms_module *modules, int64_t n_modules, int64_t *out_units, int64_t *out_n_units);
+
+/* A stable 64-bit hash of bytes: the same on every machine and in every release of one major version. Any thread.
+ * Cannot fail. `data` may be NULL where n_bytes is 0. */
+MS_API uint64_t ms_hash64(const void *data, size_t n_bytes, uint64_t seed);
+
+/* ---- Plans ----------------------------------------------------------------------------------------------------- */
+
+enum ms_action { MS_ACTION_KEEP = 0, MS_ACTION_RECOMPUTE = 1 };
+
+enum ms_reason {
+    MS_REASON_NOT_NEEDED = 0,   /* kept: the plan reaches its aim without it */
+    MS_REASON_NO_GAIN = 1,      /* kept: recomputing it would save nothing */
+    MS_REASON_NOT_ELIGIBLE = 2, /* kept: it may not be recomputed */
+    MS_REASON_NOT_RUN = 3,      /* kept: it took no part in the step that was measured */
+    MS_REASON_SAVES = 4         /* recomputed: it lowers the peak */
+};
+
+enum ms_unit_flag {
+    MS_UNIT_ELIGIBLE = 1 << 0, /* may be recomputed */
+    MS_UNIT_RUN = 1 << 1       /* took part in the measured step; its bytes are meaningful */
+};
+
+/* What is known about a unit, in the order in which units first run. */
+typedef struct ms_unit {
+    const char *name;       /* UTF-8, unique in the model */
+    int64_t param_bytes;    /* parameters below it */
+    int64_t saved_bytes;    /* what its forward keeps for backward when nothing is done */
+    int64_t boundary_bytes; /* what must be kept to run it again: its inputs that no earlier unit keeps */
+    int64_t n_rows;         /* rows that go through its parameters: batch times length */
+    uint32_t flags;         /* enum ms_unit_flag */
+    uint32_t reserved;      /* 0 */
+} ms_unit;
+
+enum ms_plan_flag {
+    MS_PLAN_FORCE = 1 << 0,        /* optimize also where the smart skip would do nothing */
+    MS_PLAN_FASTEST = 1 << 1,      /* the budget was set by the user: the fastest plan within it */
+    MS_PLAN_RECOMPUTE_ALL = 1 << 2 /* recompute every eligible unit: the leanest start, before anything is measured */
+};
+
+typedef struct ms_plan_request {
+    uint64_t struct_bytes;
+    const ms_unit *units; /* borrowed for the call; names are copied */
+    int64_t n_units;
+    int64_t state_bytes;  /* parameters, gradients and optimizer state: there whatever the plan does */
+    int64_t rest_bytes;   /* kept outside units until backward starts: logits, loss */
+    int64_t budget_bytes; /* above 0 */
+    int64_t slowdown_ppm; /* extra step time allowed; negative: unbounded. Ignored with MS_PLAN_FASTEST. */
+    uint32_t flags;       /* enum ms_plan_flag */
+    uint32_t reserved;    /* 0 */
+} ms_plan_request;
+
+typedef struct ms_plan ms_plan; /* immutable: may be read from several threads at once */
+
+typedef struct ms_plan_summary {
+    uint64_t struct_bytes;
+    int64_t baseline_peak_bytes;  /* nothing done */
+    int64_t predicted_peak_bytes; /* with this plan */
+    int64_t budget_bytes;
+    int64_t slowdown_ppm; /* predicted extra step time of this plan */
+    int64_t n_units;
+    int64_t n_recomputed;
+    int64_t skipped;      /* 1: the smart skip left the model alone */
+    uint64_t fingerprint; /* of everything that changes behaviour: units and their actions */
+} ms_plan_summary;
+
+typedef struct ms_plan_entry {
+    uint64_t struct_bytes;
+    ms_unit unit;     /* name is borrowed: it lives as long as the plan */
+    int32_t action;   /* enum ms_action */
+    int32_t reason;   /* enum ms_reason */
+    int64_t cost_ppm; /* forward time of this unit as a share of the plain step */
+} ms_plan_entry;
+
+/* Decide which units are recomputed. The same request gives the same plan, everywhere. `*out_plan` is owned,
+ * ms_plan_destroy. Any thread. Errors: MS_E_INVALID, MS_E_NO_MEMORY, MS_E_LIMIT (sizes whose sum does not fit in 60
+ * bits, or negative ones), MS_E_BUDGET (ms_error_value() is the smallest reachable peak). */
+MS_API ms_status ms_plan_create(const ms_plan_request *request, ms_plan **out_plan);
+
+/* Cannot fail. NULL is allowed. */
+MS_API void ms_plan_destroy(ms_plan *plan);
+
+/* `out->struct_bytes` must be set. Errors: MS_E_INVALID. */
+MS_API ms_status ms_plan_get_summary(const ms_plan *plan, ms_plan_summary *out);
+
+/* The `index`-th unit with its action. `out->struct_bytes` must be set. Errors: MS_E_INVALID (index out of range). */
+MS_API ms_status ms_plan_get_entry(const ms_plan *plan, int64_t index, ms_plan_entry *out);
+
+/* The name of an action or a reason, e.g. "recompute", "no gain"; "?" if unknown. Static storage. Cannot fail. */
+MS_API const char *ms_action_name(int32_t action);
+MS_API const char *ms_reason_name(int32_t reason);
+
+/* The plan as JSON text, versioned. `*out_text` is owned, ms_free. Errors: MS_E_INVALID, MS_E_NO_MEMORY. */
+MS_API ms_status ms_plan_to_json(const ms_plan *plan, char **out_text);
+
+/* The inverse, strict. `*out_plan` is owned, ms_plan_destroy. Errors: MS_E_PARSE, MS_E_VERSION, MS_E_INVALID,
+ * MS_E_NO_MEMORY, MS_E_LIMIT. */
+MS_API ms_status ms_plan_from_json(const char *text, size_t n_bytes, ms_plan **out_plan);
+
+/* Is this plan for a model with exactly these units, by name and parameter bytes, in any order? Errors: MS_E_INVALID,
+ * MS_E_NO_MEMORY, MS_E_MISMATCH (the message names the first difference). */
+MS_API ms_status ms_plan_check_units(const ms_plan *plan, const ms_unit *units, int64_t n_units);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* MEMSCALE_H */

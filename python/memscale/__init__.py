@@ -1,0 +1,30 @@
+"""MemScale: train larger models on the GPU you have.
+
+``memscale.wrap(model)`` profiles a model, lets a deterministic engine decide which of its layers are recomputed, and
+attaches hooks. The training loop stays as it is, gradients are the same, and ``memscale.detach(model)`` puts everything
+back.
+"""
+
+from ._torch import require_torch
+
+require_torch()
+
+from . import _core  # noqa: E402
+from .api import detach, optimize, wrap  # noqa: E402
+from .config import AsyncOffloadConfig, Config, OptimizationMode  # noqa: E402
+from .errors import BudgetError, MemScaleError, MemScaleWarning  # noqa: E402
+
+__version__: str = _core.version
+
+__all__ = [
+    "AsyncOffloadConfig",
+    "BudgetError",
+    "Config",
+    "MemScaleError",
+    "MemScaleWarning",
+    "OptimizationMode",
+    "__version__",
+    "detach",
+    "optimize",
+    "wrap",
+]

@@ -1,0 +1,429 @@
+/* frame.c - recomputation, tensor by tensor.
+ *
+ * A Frame stands for one call of a unit. While the unit's forward runs, its pack() is torch's saved-tensor hook: for
+ * each tensor that autograd saves it notes the shape, type and device and hands out a Saved record, nothing else. When
+ * backward asks for the first record (unpack), the frame calls its Python `recompute`, which runs the unit once more
+ * with collect() as the hook; the i-th tensor that this saves belongs to the i-th record. The original graph is kept,
+ * so gradients add up in the same order as without recomputation.
+ *
+ * What always holds
+ *   - A record is owned by the graph alone and owns its frame; a frame knows its records only weakly. So everything
+ *     dies with the graph, and a record that died early is not recomputed for.
+ *   - Recomputed tensors belong to one backward (its graph task) and are given up as they are handed out. Another
+ *     backward, or a second request, recomputes again: always right, at worst slower.
+ *   - Tensors are kept detached, never themselves: a saved output would close a cycle through C++ that no collector
+ * sees.
+ *   - A frame that keeps (keep=True) holds what it packs, as plain autograd would, until release().
+ */
+#include "core.h"
+
+#include <pythread.h>
+#include <string.h>
+
+#define NO_TASK INT64_MIN
+
+typedef struct Frame Frame;
+
+typedef struct Saved {
+    PyObject_HEAD
+    Frame *frame; /* owned */
+    Py_ssize_t index;
+} Saved;
+
+typedef struct slot {
+    PyObject *shape, *dtype, *device; /* owned: what the recomputed tensor must look like */
+    PyObject *tensor;                 /* owned, detached; NULL while there is none */
+    int64_t version;                  /* of `tensor` when it was saved */
+    Saved *record;                    /* borrowed; NULL once it died */
+} slot;
+
+struct Frame {
+    PyObject_HEAD
+    PyObject *recompute; /* owned: recompute(frame) runs the unit with frame.collect as pack hook */
+    PyObject *name;      /* owned: of the unit, for messages */
+    slot *slots;
+    Py_ssize_t n_slots, capacity;
+    Py_ssize_t cursor; /* slots that the running recomputation has passed */
+    Py_ssize_t last;   /* the last slot that it must fill */
+    int64_t task;      /* backward that the held tensors belong to */
+    int keep;
+    PyThread_type_lock lock; /* one recomputation at a time; taken without waiting while the GIL is held */
+    unsigned long owner;     /* thread that holds the lock */
+};
+
+static void clear_tensors(Frame *self) {
+    for (Py_ssize_t i = 0; i < self->n_slots; i++) Py_CLEAR(self->slots[i].tensor);
+}
+
+static int describe(core_state *state, PyObject *tensor, slot *out) {
+    out->shape = PyObject_GetAttr(tensor, state->str_shape);
+    out->dtype = out->shape == NULL ? NULL : PyObject_GetAttr(tensor, state->str_dtype);
+    out->device = out->dtype == NULL ? NULL : PyObject_GetAttr(tensor, state->str_device);
+    return out->device == NULL ? -1 : 0;
+}
+
+static void forget(slot *s) {
+    Py_CLEAR(s->shape);
+    Py_CLEAR(s->dtype);
+    Py_CLEAR(s->device);
+    Py_CLEAR(s->tensor);
+}
+
+int64_t core_tensor_version(core_state *state, PyObject *tensor) {
+    PyObject *value = PyObject_GetAttr(tensor, state->str_version);
+    if (value == NULL) {
+        if (!PyErr_ExceptionMatches(PyExc_RuntimeError)) return -2;
+        PyErr_Clear(); /* inference tensors do not track one, and cannot change either */
+        return -1;
+    }
+    int64_t version = PyLong_AsLongLong(value);
+    Py_DECREF(value);
+    return PyErr_Occurred() ? -2 : version;
+}
+
+/* Keep a detached alias of the tensor in the slot. It shares the version counter, so later changes show. */
+static int hold(core_state *state, slot *s, PyObject *tensor) {
+    int64_t version = core_tensor_version(state, tensor);
+    if (version == -2) return -1;
+    PyObject *alias = PyObject_CallFunctionObjArgs(state->detach, tensor, NULL);
+    if (alias == NULL) return -1;
+    Py_XDECREF(s->tensor);
+    s->tensor = alias;
+    s->version = version;
+    return 0;
+}
+
+/* Append a slot; takes what it owns over on success. */
+static int add_slot(Frame *self, const slot *fresh) {
+    if (self->n_slots == self->capacity) {
+        Py_ssize_t capacity = self->capacity == 0 ? 32 : self->capacity * 2;
+        slot *grown = PyMem_Realloc(self->slots, (size_t)capacity * sizeof *grown);
+        if (grown == NULL) {
+            (void)PyErr_NoMemory();
+            return -1;
+        }
+        self->slots = grown;
+        self->capacity = capacity;
+    }
+    self->slots[self->n_slots++] = *fresh;
+    return 0;
+}
+
+PyDoc_STRVAR(pack_doc, "pack($self, tensor, /)\n--\n\nThe saved-tensor hook of the first run.");
+
+static PyObject *frame_pack(PyObject *object, PyObject *tensor) {
+    Frame *self = (Frame *)object;
+    core_state *state = core_state_of_type(Py_TYPE(object));
+    allocfunc alloc = (allocfunc)PyType_GetSlot(state->saved_type, Py_tp_alloc);
+    Saved *record = (Saved *)alloc(state->saved_type, 0);
+    if (record == NULL) return NULL;
+    slot fresh = {.record = record};
+    if (describe(state, tensor, &fresh) < 0 || (self->keep && hold(state, &fresh, tensor) < 0) ||
+        add_slot(self, &fresh) < 0) {
+        forget(&fresh);
+        Py_DECREF(record); /* has no frame yet */
+        return NULL;
+    }
+    Py_INCREF(self);
+    record->frame = self;
+    record->index = self->n_slots - 1;
+    return (PyObject *)record;
+}
+
+static PyObject *raise_changed(const core_state *state, const Frame *self, Py_ssize_t index, PyObject *now) {
+    const slot *s = &self->slots[index];
+    return PyErr_Format(state->error,
+                        "unit '%U' did not repeat itself: tensor %zd that it saved was %S %S on %S in forward, and "
+                        "something else when it was computed again for backward (%R). Its forward depends on something "
+                        "that changes between calls; train it with enable_checkpointing=False or make it repeatable.",
+                        self->name, index, s->dtype, s->shape, s->device, now);
+}
+
+/* 1 if the recomputed tensor looks like the one of forward, 0 if not, -1 with an exception. */
+static int looks_the_same(core_state *state, const slot *expected, PyObject *tensor) {
+    slot found = {0};
+    int same = describe(state, tensor, &found);
+    if (same == 0) same = PyObject_RichCompareBool(expected->shape, found.shape, Py_EQ);
+    if (same == 1) same = PyObject_RichCompareBool(expected->dtype, found.dtype, Py_EQ);
+    if (same == 1) same = PyObject_RichCompareBool(expected->device, found.device, Py_EQ);
+    forget(&found);
+    return same;
+}
+
+PyDoc_STRVAR(collect_doc, "collect($self, tensor, /)\n--\n\nThe saved-tensor hook of a recomputation.");
+
+static PyObject *frame_collect(PyObject *object, PyObject *tensor) {
+    Frame *self = (Frame *)object;
+    core_state *state = core_state_of_type(Py_TYPE(object));
+    Py_ssize_t index = self->cursor++;
+    if (index > self->last) { /* only code that swallows StopRecompute gets here */
+        PyErr_SetNone(state->stop);
+        return NULL;
+    }
+    int same = looks_the_same(state, &self->slots[index], tensor);
+    if (same < 0) return NULL;
+    if (same == 0) {
+        PyObject *shape = PyObject_GetAttr(tensor, state->str_shape);
+        if (shape != NULL) (void)raise_changed(state, self, index, shape);
+        Py_XDECREF(shape);
+        return NULL;
+    }
+    if (index == self->last) {
+        if (hold(state, &self->slots[index], tensor) == 0) PyErr_SetNone(state->stop);
+        return NULL;
+    }
+    if (self->slots[index].record == NULL) { /* nobody will ask for it, but the running graph may */
+        return PyObject_CallFunctionObjArgs(state->detach, tensor, NULL);
+    }
+    if (hold(state, &self->slots[index], tensor) < 0) return NULL;
+    Py_INCREF(self->slots[index].tensor);
+    return self->slots[index].tensor;
+}
+
+/* Fill the slots of every record that is alive. */
+static int recompute(core_state *state, Frame *self, int64_t task) {
+    clear_tensors(self);
+    self->task = NO_TASK;
+    self->cursor = 0;
+    self->last = self->n_slots - 1;
+    while (self->last > 0 && self->slots[self->last].record == NULL) self->last--;
+    PyObject *result = PyObject_CallFunctionObjArgs(self->recompute, self, NULL);
+    if (result == NULL) {
+        clear_tensors(self);
+        return -1;
+    }
+    Py_DECREF(result);
+    if (self->cursor <= self->last) {
+        clear_tensors(self);
+        PyErr_Format(
+            state->error,
+            "unit '%U' did not repeat itself: its forward saved at least %zd tensors, and only %zd when it was "
+            "computed again for backward. Its forward depends on something that changes between calls; train it "
+            "with enable_checkpointing=False or make it repeatable.",
+            self->name, self->last + 1, self->cursor);
+        return -1;
+    }
+    self->task = task;
+    return 0;
+}
+
+static int lock_frame(const core_state *state, Frame *self) {
+    if (!PyThread_acquire_lock(self->lock, NOWAIT_LOCK)) {
+        if (self->owner == PyThread_get_thread_ident()) {
+            PyErr_Format(state->error, "unit '%U' asked for its own saved tensors while it was computed again",
+                         self->name);
+            return -1;
+        }
+        Py_BEGIN_ALLOW_THREADS(void)
+        PyThread_acquire_lock(self->lock, WAIT_LOCK);
+        Py_END_ALLOW_THREADS
+    }
+    self->owner = PyThread_get_thread_ident();
+    return 0;
+}
+
+static void unlock_frame(Frame *self) {
+    self->owner = 0;
+    PyThread_release_lock(self->lock);
+}
+
+/* Hand a slot's tensor out. Autograd cannot check the version of a tensor that went through hooks, so it is done here.
+ */
+static PyObject *take(core_state *state, Frame *self, Py_ssize_t index) {
+    slot *s = &self->slots[index];
+    int64_t version = core_tensor_version(state, s->tensor);
+    if (version == -2) return NULL;
+    if (version != s->version) {
+        return PyErr_Format(PyExc_RuntimeError,
+                            "one of the variables needed for gradient computation has been modified by an inplace "
+                            "operation: %S %S, saved by unit '%U', is at version %lld; expected version %lld instead.",
+                            s->dtype, s->shape, self->name, (long long)version, (long long)s->version);
+    }
+    PyObject *tensor = s->tensor;
+    if (self->keep)
+        Py_INCREF(tensor);
+    else
+        s->tensor = NULL;
+    return tensor;
+}
+
+static int64_t current_task(core_state *state) {
+    PyObject *value = PyObject_CallNoArgs(state->graph_task_id);
+    if (value == NULL) return NO_TASK;
+    int64_t task = PyLong_AsLongLong(value);
+    Py_DECREF(value);
+    return PyErr_Occurred() ? NO_TASK : task;
+}
+
+PyObject *core_unpack(PyObject *module, PyObject *object) {
+    core_state *state = core_get_state(module);
+    if (Py_TYPE(object) != state->saved_type) {
+        PyErr_SetString(state->error, "a tensor was needed again inside a forward that was only being checked");
+        return NULL;
+    }
+    Saved *record = (Saved *)object;
+    Frame *frame = record->frame;
+    int64_t task = current_task(state);
+    if (task == NO_TASK) return NULL;
+    Py_INCREF(object); /* the record, and with it the frame, stays while Python code runs */
+    PyObject *tensor = NULL;
+    if (lock_frame(state, frame) == 0) {
+        int there = frame->slots[record->index].tensor != NULL && (frame->keep || frame->task == task);
+        if (there || recompute(state, frame, task) == 0) tensor = take(state, frame, record->index);
+        unlock_frame(frame);
+    }
+    Py_DECREF(object);
+    return tensor;
+}
+
+PyObject *core_drop(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(tensor)) { Py_RETURN_NONE; }
+
+PyDoc_STRVAR(release_doc, "release($self, /)\n--\n\nStop keeping: from now on, recompute.");
+
+static PyObject *frame_release(PyObject *object, PyObject *Py_UNUSED(unused)) {
+    Frame *self = (Frame *)object;
+    self->keep = 0;
+    clear_tensors(self);
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(held_doc, "held($self, /)\n--\n\nThe tensors that the frame holds now.");
+
+static PyObject *frame_held(PyObject *object, PyObject *Py_UNUSED(unused)) {
+    Frame *self = (Frame *)object;
+    PyObject *list = PyList_New(0);
+    for (Py_ssize_t i = 0; list != NULL && i < self->n_slots; i++) {
+        if (self->slots[i].tensor != NULL && PyList_Append(list, self->slots[i].tensor) < 0) Py_CLEAR(list);
+    }
+    return list;
+}
+
+PyDoc_STRVAR(changed_doc, "changed($self, /)\n--\n\nWas a tensor that the frame holds modified after it was saved?");
+
+static PyObject *frame_changed(PyObject *object, PyObject *Py_UNUSED(unused)) {
+    Frame *self = (Frame *)object;
+    core_state *state = core_state_of_type(Py_TYPE(object));
+    for (Py_ssize_t i = 0; i < self->n_slots; i++) {
+        if (self->slots[i].tensor == NULL) continue;
+        int64_t version = core_tensor_version(state, self->slots[i].tensor);
+        if (version == -2) return NULL;
+        if (version != self->slots[i].version) Py_RETURN_TRUE;
+    }
+    Py_RETURN_FALSE;
+}
+
+static PyObject *frame_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {(char *)"recompute", (char *)"name", (char *)"keep", NULL};
+    PyObject *recompute_fn, *name;
+    int keep = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OU|p:Frame", names, &recompute_fn, &name, &keep)) return NULL;
+    if (core_state_of_type(type)->detach == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "bind() has not been called");
+        return NULL;
+    }
+    allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    Frame *self = (Frame *)alloc(type, 0);
+    if (self == NULL) return NULL;
+    self->task = NO_TASK;
+    self->keep = keep;
+    self->lock = PyThread_allocate_lock();
+    if (self->lock == NULL) {
+        Py_DECREF(self);
+        return PyErr_NoMemory();
+    }
+    Py_INCREF(recompute_fn);
+    self->recompute = recompute_fn;
+    Py_INCREF(name);
+    self->name = name;
+    return (PyObject *)self;
+}
+
+static int frame_traverse(PyObject *object, visitproc visit, void *arg) {
+    Frame *self = (Frame *)object;
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(self->recompute);
+    for (Py_ssize_t i = 0; i < self->n_slots; i++) Py_VISIT(self->slots[i].tensor);
+    return 0;
+}
+
+static int frame_clear(PyObject *object) {
+    Frame *self = (Frame *)object;
+    Py_CLEAR(self->recompute);
+    clear_tensors(self);
+    return 0;
+}
+
+static void frame_dealloc(PyObject *object) {
+    Frame *self = (Frame *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    Py_CLEAR(self->recompute);
+    Py_CLEAR(self->name);
+    for (Py_ssize_t i = 0; i < self->n_slots; i++) forget(&self->slots[i]);
+    PyMem_Free(self->slots);
+    if (self->lock != NULL) PyThread_free_lock(self->lock);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
+    Py_DECREF(type);
+}
+
+static void saved_dealloc(PyObject *object) {
+    Saved *self = (Saved *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    if (self->frame != NULL) {
+        slot *s = &self->frame->slots[self->index];
+        s->record = NULL;
+        Py_CLEAR(s->tensor);
+        Py_DECREF(self->frame);
+    }
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
+    Py_DECREF(type);
+}
+
+static PyMethodDef frame_methods[] = {
+    {"pack", frame_pack, METH_O, pack_doc},
+    {"collect", frame_collect, METH_O, collect_doc},
+    {"release", frame_release, METH_NOARGS, release_doc},
+    {"held", frame_held, METH_NOARGS, held_doc},
+    {"changed", frame_changed, METH_NOARGS, changed_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+PyDoc_STRVAR(frame_doc,
+             "Frame(recompute, name, keep=False)\n--\n\nOne call of a unit: its saved tensors, kept or recomputed.");
+
+static PyType_Slot frame_slots[] = {
+    {Py_tp_doc, (void *)frame_doc},
+    {Py_tp_new, frame_new},
+    {Py_tp_dealloc, frame_dealloc},
+    {Py_tp_traverse, frame_traverse},
+    {Py_tp_clear, frame_clear},
+    {Py_tp_methods, frame_methods},
+    {0, NULL},
+};
+
+static PyType_Spec frame_spec = {
+    .name = "memscale._core.Frame",
+    .basicsize = sizeof(Frame),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .slots = frame_slots,
+};
+
+static PyType_Slot saved_slots[] = {
+    {Py_tp_doc, (void *)"A tensor that a Frame packed."},
+    {Py_tp_dealloc, saved_dealloc},
+    {0, NULL},
+};
+
+static PyType_Spec saved_spec = {
+    .name = "memscale._core.Saved",
+    .basicsize = sizeof(Saved),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = saved_slots,
+};
+
+int core_add_frame(PyObject *module, core_state *state) {
+    state->frame_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &frame_spec, NULL);
+    if (state->frame_type == NULL || PyModule_AddType(module, state->frame_type) < 0) return -1;
+    state->saved_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &saved_spec, NULL);
+    return state->saved_type == NULL ? -1 : 0;
+}

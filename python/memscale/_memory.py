@@ -1,0 +1,89 @@
+"""Bytes: of storages, of model state, and of the budget."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from . import _core
+from .config import Config
+
+_CUDA_STEP = 256 << 20  # free device memory is rounded down to this, so that plans repeat
+_ADAMW_BYTES = 8  # two fp32 moments a parameter: assumed until an optimizer is known
+
+
+def tensor_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    """Bytes of the elements of tensors."""
+    return sum(int(t.numel() * t.element_size()) for t in tensors)
+
+
+def _elements(tensors: Iterable[torch.Tensor]) -> int:
+    return sum(int(t.numel()) for t in tensors)
+
+
+def storages(tensors: Iterable[torch.Tensor]) -> dict[int, int]:
+    """The bytes of each distinct storage behind these tensors, by address. The tensors must stay alive meanwhile."""
+    found: dict[int, int] = {}
+    for tensor in tensors:
+        try:
+            storage = tensor.untyped_storage()
+            found[storage.data_ptr()] = storage.nbytes()
+        except (RuntimeError, NotImplementedError):  # sparse, fake and other tensors without plain storage
+            continue
+    found.pop(0, None)
+    return found
+
+
+def state_storages(model: nn.Module) -> dict[int, int]:
+    """Storages of parameters and buffers."""
+    return storages([*model.parameters(), *model.buffers()])
+
+
+def _optimizer_bytes(optimizer: torch.optim.Optimizer, trainable: list[nn.Parameter]) -> int:
+    held = [value for state in optimizer.state.values() for value in state.values() if isinstance(value, torch.Tensor)]
+    if held:
+        return sum(storages(held).values())
+    if isinstance(optimizer, torch.optim.SGD):
+        momentum = any(group.get("momentum", 0) for group in optimizer.param_groups)
+        return tensor_bytes(trainable) if momentum else 0
+    if isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW)):
+        return 2 * tensor_bytes(trainable)
+    return _ADAMW_BYTES * _elements(trainable)
+
+
+def model_state_bytes(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> int:
+    """Parameters and buffers, gradients, optimizer state: what is there in every step, whatever a plan does."""
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    gradients = tensor_bytes(trainable)
+    moments = _ADAMW_BYTES * _elements(trainable) if optimizer is None else _optimizer_bytes(optimizer, trainable)
+    return sum(state_storages(model).values()) + gradients + moments
+
+
+def main_device(model: nn.Module) -> torch.device:
+    """The device that holds most of the model."""
+    sizes: dict[torch.device, int] = {}
+    for p in model.parameters():
+        sizes[p.device] = sizes.get(p.device, 0) + p.numel()
+    return max(sizes, key=lambda device: (sizes[device], str(device))) if sizes else torch.device("cpu")
+
+
+def host() -> dict[str, Any]:
+    """The host record of this machine."""
+    record: dict[str, Any] = json.loads(_core.hw_detect(""))
+    return record
+
+
+def budget_bytes(config: Config, device: torch.device) -> int:
+    """What a plan may use on this device."""
+    if config.memory_budget_gb is not None:
+        return max(1, int(config.memory_budget_gb * 1e9))
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        usable = (free + torch.cuda.memory_reserved(device)) // _CUDA_STEP * _CUDA_STEP
+    else:
+        usable = host()["memory_limit_bytes"]
+    return max(1, int(usable * config.target_gpu_utilization))

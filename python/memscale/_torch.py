@@ -1,0 +1,25 @@
+"""What MemScale needs of torch, checked once: its version, and the few functions that the extension calls."""
+
+from __future__ import annotations
+
+MINIMUM = (2, 4)
+
+
+def require_torch() -> None:
+    """Raise an ImportError that says what to do if torch is missing or too old; hand torch to the extension."""
+    try:
+        import torch
+    except ImportError as error:
+        raise ImportError(
+            f"memscale needs PyTorch {MINIMUM[0]}.{MINIMUM[1]} or newer and does not install it for you, "
+            "so that it never replaces the build that fits your GPU. Install one with: pip install torch"
+        ) from error
+    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+    if version < MINIMUM:
+        raise ImportError(
+            f"memscale needs PyTorch {MINIMUM[0]}.{MINIMUM[1]} or newer, this is {torch.__version__}. "
+            "Upgrade it with: pip install --upgrade torch"
+        )
+    from . import _core
+
+    _core.bind(torch.Tensor, torch.Tensor.detach, torch._C._current_graph_task_id)

@@ -1,0 +1,330 @@
+"""The executor: attaches a plan to a model, runs it, and takes it off again.
+
+Life of an attachment: without a sample input the plan starts lean (every unit is recomputed) and the first forward is
+measured while it runs; then the engine settles the plan. With a sample input that forward happens inside ``wrap``. All
+state of a step lives in the autograd graph and dies with it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from . import _core, _memory
+from ._attach import Attachment
+from ._log import Log
+from ._recompute import Buffers, Conditions, Measured, Problem, Unit, hooks_allowed, identity
+from ._units import find_units, param_bytes
+from .config import Config
+from .errors import MemScaleError, MemScaleWarning
+from .plan import Plan
+
+HANDLE = "_memscale_executor"
+
+
+class Executor:
+    """The handle on a wrapped model: ``model._memscale_executor``.
+
+    Attributes:
+        model: the model it is attached to.
+        config: the settings.
+        plan: what is done to each layer.
+        attached: is it still attached?
+    """
+
+    def __init__(self, model: nn.Module, config: Config, optimizer: torch.optim.Optimizer | None = None) -> None:
+        self.model = model
+        self.config = config
+        self.attached = False
+        self.in_context = False  # inside an optimize() block
+        self._optimizer = optimizer
+        self._attachment = Attachment()
+        self._units = [Unit(name, module, param_bytes(module)) for name, module in find_units(model).items()]
+        self._device = _memory.main_device(model)
+        self._log: Log | None = None
+        self._measuring: _Measurement | None = None  # inside the forward that settles the plan
+        self._rest_bytes = 0
+        self._said: set[str] = set()
+        self.plan = self._make_plan(_core.PLAN_RECOMPUTE_ALL, provisional=True)
+
+    # Attaching and detaching
+
+    def attach(self, sample: tuple[tuple[Any, ...], dict[str, Any]] | None = None, plan: Plan | None = None) -> None:
+        """Attach to the model. With a sample (positional and keyword inputs) the plan is settled at once."""
+        if plan is not None:
+            plan.check_units(self._rows())
+        self._log = Log(self.config)
+        try:
+            self._attach_modules()
+            self._log_hardware()
+            self._apply(self.plan if plan is None else plan)
+            if plan is None and sample is not None:
+                self._settle_on(*sample)
+            else:
+                self._info("plan: %s", self.plan.describe())
+        except BaseException:
+            self._undo()
+            raise
+
+    def _attach_modules(self) -> None:
+        self.attached = True
+        for unit in self._units:
+            self._attachment.set_forward(unit.module, _UnitForward(self, unit))
+        for module in self.model.modules():
+            if _takes_use_cache(module):
+                self._attachment.add_pre_hook(module, _UseCacheOff(self))
+        self._attachment.add_pre_hook(self.model, _ForwardBegins(self))
+        self._attachment.add_post_hook(self.model, _ForwardEnds(self))
+        self._attachment.set_attribute(self.model, HANDLE, self)
+
+    def detach(self) -> None:
+        """Put the model back as it was. Does nothing a second time."""
+        if self.attached:
+            self._info("detached from %s", type(self.model).__name__)
+            self._undo()
+
+    def _undo(self) -> None:
+        self.attached = False
+        self._attachment.undo()
+        if self._log is not None:
+            self._log.close()
+
+    # The plan
+
+    def _rows(self) -> list[_core.UnitRow]:
+        """What the engine is told about the units, in order of first execution."""
+        rows = []
+        for unit in sorted(self._units, key=lambda u: (u.measured.calls == 0, u.measured.order)):
+            seen = unit.measured
+            eligible = self.config.enable_checkpointing and unit.excluded is None
+            flags = (_core.UNIT_ELIGIBLE if eligible else 0) | (_core.UNIT_RUN if seen.calls else 0)
+            rows.append((unit.name, unit.param_bytes, seen.saved_bytes, seen.boundary_bytes, seen.rows, flags))
+        return rows
+
+    def _make_plan(self, flags: int = 0, *, provisional: bool = False) -> Plan:
+        config, limit = self.config, self.config.slowdown_limit
+        if config.force_optimize:
+            flags |= _core.PLAN_FORCE
+        if config.memory_budget_gb is not None:
+            flags |= _core.PLAN_FASTEST
+        core = _core.plan_create(
+            self._rows(),
+            _memory.model_state_bytes(self.model, self._optimizer),
+            self._rest_bytes,
+            _memory.budget_bytes(config, self._device),
+            -1 if limit is None else round(limit * 1e6),
+            flags,
+        )
+        return Plan(core, provisional=provisional)
+
+    def _apply(self, plan: Plan) -> None:
+        self.plan = plan
+        for unit in self._units:
+            unit.recompute = "recompute" in plan.layers[unit.name] and unit.excluded is None
+
+    def _settle_on(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Run one forward on the sample, which settles the plan; random state and buffers end as they were."""
+        buffers = Buffers([(module, name) for module in self.model.modules() for name in module._buffers])
+        conditions = Conditions({p.device for p in self.model.parameters()})
+        outside: list[torch.Tensor] = []
+
+        def pack(tensor: torch.Tensor) -> torch.Tensor:
+            outside.append(tensor.detach())
+            return outside[-1]
+
+        try:
+            with torch.enable_grad(), saved_tensors_hooks(pack, identity):
+                self._measuring = _Measurement(self, outside)
+                self.model(*args, **kwargs)
+        except MemScaleError:
+            raise
+        except Exception as error:
+            raise MemScaleError(
+                f"the model does not run on sample_input ({type(error).__name__}: {error}). Give a tensor, a tuple of "
+                "positional inputs or a dict of keyword inputs, on the model's device."
+            ) from error
+        finally:
+            conditions.restore_rng()
+            buffers.restore()
+
+    # The forward of the model
+
+    def begin_forward(self) -> None:
+        """The model's forward begins."""
+        if self._measuring is None and self.plan.provisional and torch.is_grad_enabled() and _may_hook():
+            self._measuring = _Measurement(self)
+
+    def end_forward(self, output: Any) -> None:
+        """It ends; with None if it raised."""
+        measuring, self._measuring = self._measuring, None
+        if measuring is None or output is None:
+            return
+        self._rest_bytes = measuring.rest_bytes(output)
+        self._apply(self._make_plan())
+        self._info("plan: %s", self.plan.describe())
+
+    # The forward of a unit
+
+    def run_unit(self, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a unit's forward as the plan says."""
+        if not _may_hook() or not (self.attached and unit.recompute and torch.is_grad_enabled()):
+            return unit.plain(*args, **kwargs)
+        if _has_cache(args, kwargs):
+            self._say_once(f"unit '{unit.name}' got a key-value cache: such calls are not recomputed")
+            return unit.plain(*args, **kwargs)
+        if self._measuring is None and unit.training_flags() in unit.mutable:
+            return unit.run(args, kwargs)
+        output, problem, saved = unit.run_checked(args, kwargs)
+        if problem is not None:
+            self._exclude(unit, problem)
+        if self._measuring is not None:
+            self._measuring.add(unit, _core.tensors_in((args, kwargs)), saved)
+        return output
+
+    def _exclude(self, unit: Unit, problem: Problem) -> None:
+        unit.excluded = problem.text
+        unit.recompute = False
+        text = f"unit '{unit.name}' ({type(unit.module).__name__}) is not recomputed: {problem.text}"
+        if not problem.warn:
+            self._info("%s", text)
+            return
+        warnings.warn(
+            f"{text}. Its activations stay in memory and training goes on. To have it recomputed, let its forward "
+            "depend on nothing but its inputs, parameters, buffers and torch's random state.",
+            MemScaleWarning,
+            stacklevel=2,
+        )
+
+    # What is said
+
+    def say_use_cache(self) -> None:
+        self._say_once(
+            "use_cache is off in training forwards while layers are recomputed; evaluation and generation keep it"
+        )
+
+    def _say_once(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            self._info("%s", text)
+
+    def _info(self, message: str, *args: object) -> None:
+        if self._log is not None:
+            self._log.info(message, *args)
+
+    def _log_hardware(self) -> None:
+        host = _memory.host()
+        usable, total = host["memory_limit_bytes"] / 1e9, host["memory_total_bytes"] / 1e9
+        self._info("host: %.1f GB usable of %.1f GB, %d cores", usable, total, host["n_cores"])
+        if self._device.type == "cuda":
+            properties = torch.cuda.get_device_properties(self._device)
+            self._info("device: %s, %.1f GB", properties.name, properties.total_memory / 1e9)
+        self._info("model: %s, %d units, on %s", type(self.model).__name__, len(self._units), self._device)
+
+    def __deepcopy__(self, memo: Any) -> None:
+        """A copy of a wrapped model is a plain one."""
+
+    def __reduce__(self) -> Any:
+        return type(None), ()
+
+    def __repr__(self) -> str:
+        state = "attached to" if self.attached else "detached from"
+        return f"<memscale executor {state} {type(self.model).__name__}: {self.plan.describe()}>"
+
+
+class _Measurement:
+    """One forward that is measured, unit by unit."""
+
+    def __init__(self, executor: Executor, outside: list[torch.Tensor] | None = None) -> None:
+        self._seen = set(_memory.state_storages(executor.model))  # storages that are counted already
+        self._outside = outside  # what was saved outside units, where that is known
+        self._n_units = 0
+        for unit in executor._units:
+            unit.measured = Measured()
+
+    def add(self, unit: Unit, inputs: list[torch.Tensor], saved: list[torch.Tensor]) -> None:
+        if unit.measured.calls == 0:
+            unit.measured.order = self._n_units
+            self._n_units += 1
+        unit.measured.add(inputs, saved, self._seen)
+
+    def rest_bytes(self, output: Any) -> int:
+        """Bytes kept outside units. Where they were not measured: the outputs, and as much again for the loss."""
+        if self._outside is None:
+            return 2 * sum(_memory.storages(_core.tensors_in(output)).values())
+        kept = _memory.storages([*self._outside, *_core.tensors_in(output)])
+        return sum(size for address, size in kept.items() if address not in self._seen)
+
+
+# What is put on modules.
+
+
+def nothing(*args: Any, **kwargs: Any) -> None:
+    """What a hook of ours becomes in a copy that was made without asking ``__reduce_ex__``."""
+
+
+class _Hook:
+    """A hook of ours on a module. A copy of it does nothing: copies of a wrapped model are plain."""
+
+    def __init__(self, executor: Executor) -> None:
+        self.executor = executor
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return nothing
+
+    def __reduce__(self) -> str:
+        return "nothing"
+
+
+class _UnitForward:
+    def __init__(self, executor: Executor, unit: Unit) -> None:
+        self.executor = executor
+        self.unit = unit
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self.executor.run_unit(self.unit, args, kwargs)
+
+
+class _ForwardBegins(_Hook):
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        self.executor.begin_forward()
+
+
+class _ForwardEnds(_Hook):
+    def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
+        self.executor.end_forward(output)
+
+
+class _UseCacheOff(_Hook):
+    """Training needs no key-value cache, and a cache would be filled a second time by a recomputation."""
+
+    def __call__(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
+        if not torch.is_grad_enabled() or not any(unit.recompute for unit in self.executor._units):
+            return None
+        config = getattr(module, "config", None)
+        if kwargs.get("use_cache") is not None or not getattr(config, "use_cache", False):
+            return None
+        self.executor.say_use_cache()
+        return args, {**kwargs, "use_cache": False}
+
+
+def _takes_use_cache(module: nn.Module) -> bool:
+    if not hasattr(getattr(module, "config", None), "use_cache"):
+        return False
+    try:
+        return "use_cache" in inspect.signature(module.forward).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+def _has_cache(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Is a key-value cache among the inputs? It is changed by the call, so the call cannot be repeated."""
+    return any(hasattr(value, "get_seq_length") for value in (*args, *kwargs.values()) if value is not None)
+
+
+def _may_hook() -> bool:
+    return not torch.compiler.is_compiling() and not torch.jit.is_tracing() and hooks_allowed()

@@ -1,0 +1,127 @@
+/* json_write.c - the JSON writer of json.h: one growing text, two spaces a level, keys in the order they are put.
+ *
+ * Text that is not valid UTF-8 is written byte for byte; callers pass UTF-8. The first failure sticks.
+ */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "json.h"
+
+static void put(ms__json_writer *w, const char *text, size_t n) {
+    if (w->status != MS_OK) return;
+    if (!ms__vec_reserve(&w->text, n)) {
+        w->status = MS_E_NO_MEMORY;
+        return;
+    }
+    if (n > 0) memcpy(w->text.items + w->text.n, text, n);
+    w->text.n += n;
+}
+
+static void put_text(ms__json_writer *w, const char *text) { put(w, text, strlen(text)); }
+
+static void put_newline(ms__json_writer *w) {
+    put_text(w, "\n");
+    for (int i = 0; i < w->depth; i++) put_text(w, "  ");
+}
+
+static void put_quoted(ms__json_writer *w, const char *text, size_t n) {
+    put_text(w, "\"");
+    for (size_t i = 0; i < n; i++) {
+        unsigned char c = (unsigned char)text[i];
+        char escape[8];
+        if (c == '"' || c == '\\')
+            (void)snprintf(escape, sizeof escape, "\\%c", c);
+        else if (c < 0x20)
+            (void)snprintf(escape, sizeof escape, "\\u%04x", c);
+        else
+            (void)snprintf(escape, sizeof escape, "%c", c);
+        put_text(w, escape);
+    }
+    put_text(w, "\"");
+}
+
+static void start_value(ms__json_writer *w, const char *key) {
+    if (w->need_comma) put_text(w, ",");
+    if (w->depth > 0) put_newline(w);
+    if (key != NULL) {
+        put_quoted(w, key, strlen(key));
+        put_text(w, ": ");
+    }
+    w->need_comma = true;
+}
+
+static void begin(ms__json_writer *w, const char *key, const char *bracket) {
+    start_value(w, key);
+    put_text(w, bracket);
+    w->depth++;
+    w->need_comma = false;
+}
+
+static void end(ms__json_writer *w, const char *bracket) {
+    w->depth--;
+    if (w->need_comma) put_newline(w);
+    put_text(w, bracket);
+    w->need_comma = true;
+}
+
+void ms__json_begin_object(ms__json_writer *w, const char *key) { begin(w, key, "{"); }
+void ms__json_begin_array(ms__json_writer *w, const char *key) { begin(w, key, "["); }
+void ms__json_end_object(ms__json_writer *w) { end(w, "}"); }
+void ms__json_end_array(ms__json_writer *w) { end(w, "]"); }
+
+void ms__json_put_null(ms__json_writer *w, const char *key) {
+    start_value(w, key);
+    put_text(w, "null");
+}
+
+void ms__json_put_bool(ms__json_writer *w, const char *key, bool value) {
+    start_value(w, key);
+    put_text(w, value ? "true" : "false");
+}
+
+void ms__json_put_int(ms__json_writer *w, const char *key, int64_t value) {
+    char text[32];
+    start_value(w, key);
+    (void)snprintf(text, sizeof text, "%" PRId64, value);
+    put_text(w, text);
+}
+
+void ms__json_put_uint(ms__json_writer *w, const char *key, uint64_t value) {
+    char text[32];
+    start_value(w, key);
+    (void)snprintf(text, sizeof text, "%" PRIu64, value);
+    put_text(w, text);
+}
+
+void ms__json_put_double(ms__json_writer *w, const char *key, double value) {
+    char text[40];
+    if (!isfinite(value)) {
+        ms__json_put_null(w, key);
+        return;
+    }
+    start_value(w, key);
+    (void)snprintf(text, sizeof text, "%.17g", value);
+    for (char *c = text; *c != '\0'; c++)
+        if (*c == ',') *c = '.'; /* a locale's decimal comma */
+    put_text(w, text);
+    if (strpbrk(text, ".eE") == NULL) put_text(w, ".0"); /* read back as a double again */
+}
+
+void ms__json_put_string(ms__json_writer *w, const char *key, const char *value, size_t n_bytes) {
+    start_value(w, key);
+    put_quoted(w, value, n_bytes);
+}
+
+ms_status ms__json_finish(ms__json_writer *w, char **out_text) {
+    put(w, "\n", 2); /* the newline and the terminating NUL */
+    ms_status status = w->status;
+    if (status == MS_OK)
+        *out_text = w->text.items;
+    else
+        ms__vec_free(&w->text);
+    *w = (ms__json_writer){0};
+    return status;
+}

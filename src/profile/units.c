@@ -1,0 +1,140 @@
+/* units.c - which modules of a model are its units: what a plan decides about.
+ *
+ * A unit is a repeated block (a child of a list in which some class with parameters occurs more than once) or what
+ * stands between blocks. Lists of stages, whose members differ and hold blocks of their own, are opened; a model
+ * without repetition is cut at its top-level children, and below, until each is small against the whole.
+ * Always holds: no unit contains another, and every unit has a forward of its own.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "../common/arena.h"
+#include "../common/hash.h"
+#include "../common/status.h"
+
+/* Without repetition a module is opened while it holds more than this share of the model. */
+#define SHARE_TO_OPEN 4
+
+typedef struct node {
+    int64_t first_child; /* index, -1: none */
+    int64_t next_sibling;
+    int64_t n_children;
+    int64_t subtree_bytes;
+    uint64_t signature;      /* of the whole subtree */
+    int height;              /* 0: no children */
+    unsigned repeats : 1;    /* a list in which a class with parameters recurs */
+    unsigned equals : 1;     /* ... and even a whole signature does */
+    unsigned has_list : 1;   /* itself or something below repeats */
+    unsigned has_blocks : 1; /* ... with members that are blocks: at least two levels deep */
+} node;
+
+typedef struct finder {
+    const ms_module *modules;
+    node *nodes;
+    int64_t *units;
+    int64_t n_units;
+} finder;
+
+static ms_status check(const ms_module *modules, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        bool root = i == 0;
+        if (root ? modules[i].parent != -1 : modules[i].parent < 0 || modules[i].parent >= i)
+            return ms__fail(MS_E_INVALID, "module %lld: its parent %lld does not stand before it", (long long)i,
+                            (long long)modules[i].parent);
+        int64_t above = i - 1; /* depth first: the module before, or one above that */
+        while (above > modules[i].parent) above = modules[above].parent;
+        if (above != modules[i].parent)
+            return ms__fail(MS_E_INVALID, "module %lld: not in depth-first order", (long long)i);
+        if (modules[i].param_bytes < 0 || modules[i].param_bytes > INT64_MAX / 4 / n)
+            return ms__fail(MS_E_INVALID, "module %lld: parameter bytes out of range", (long long)i);
+    }
+    return MS_OK;
+}
+
+/* Children stand behind their parents, so one backward pass sees every child before its parent. */
+static void build_tree(const ms_module *modules, node *nodes, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        nodes[i] = (node){.first_child = -1, .next_sibling = -1, .subtree_bytes = modules[i].param_bytes};
+        nodes[i].signature = ms__hash_fold(modules[i].own_hash, modules[i].flags);
+    }
+    for (int64_t i = n - 1; i > 0; i--) {
+        node *parent = &nodes[modules[i].parent];
+        nodes[i].next_sibling = parent->first_child;
+        parent->first_child = i;
+        parent->n_children++;
+        parent->subtree_bytes += nodes[i].subtree_bytes;
+        parent->signature = ms__hash_fold(parent->signature, nodes[i].signature);
+        if (nodes[i].height >= parent->height) parent->height = nodes[i].height + 1;
+    }
+}
+
+/* Does a class, or a whole signature, occur twice among the children of a list? Modules without parameters do not
+ * count: an activation between two layers is not a block. */
+static void mark_repetition(const ms_module *modules, node *nodes, int64_t list) {
+    for (int64_t a = nodes[list].first_child; a >= 0; a = nodes[a].next_sibling) {
+        if (nodes[a].subtree_bytes == 0) continue;
+        for (int64_t b = nodes[a].next_sibling; b >= 0; b = nodes[b].next_sibling) {
+            if (modules[a].class_hash != modules[b].class_hash) continue;
+            nodes[list].repeats = 1;
+            if (nodes[a].height >= 2) nodes[list].has_blocks = 1;
+            if (nodes[a].signature == nodes[b].signature) {
+                nodes[list].equals = 1;
+                return;
+            }
+        }
+    }
+    /* One block in a list that is not itself called: a model of one layer, or one layer that is used many times. */
+    int64_t only = nodes[list].n_children == 1 ? nodes[list].first_child : -1;
+    if (only >= 0 && nodes[only].height >= 2 && nodes[only].subtree_bytes > 0 &&
+        !(modules[list].flags & MS_MODULE_CALLED))
+        nodes[list].repeats = nodes[list].equals = nodes[list].has_blocks = 1;
+}
+
+static void mark_lists(const ms_module *modules, node *nodes, int64_t n) {
+    for (int64_t i = n - 1; i >= 0; i--) {
+        if (modules[i].flags & MS_MODULE_LIST) mark_repetition(modules, nodes, i);
+        if (nodes[i].repeats) nodes[i].has_list = 1;
+        if (i == 0) continue;
+        node *parent = &nodes[modules[i].parent];
+        parent->has_list |= nodes[i].has_list;
+        parent->has_blocks |= nodes[i].has_blocks;
+    }
+}
+
+/* What to do with module i: take it as a unit, or look at its children? */
+static bool open_up(const finder *f, int64_t i) {
+    const node *self = &f->nodes[i], *parent = &f->nodes[f->modules[i].parent < 0 ? 0 : f->modules[i].parent];
+    if (self->n_children == 0 || (f->modules[i].flags & MS_MODULE_OPAQUE)) return false;
+    if (i == 0 || !(f->modules[i].flags & MS_MODULE_CALLED)) return true;
+    if (parent->repeats) return !parent->equals && self->has_blocks;
+    if (self->has_list) return true;
+    return self->subtree_bytes > f->nodes[0].subtree_bytes / SHARE_TO_OPEN;
+}
+
+static void take_units(finder *f, int64_t n) {
+    /* `inside` marks what lies below a unit; a parent is always decided before its children. */
+    for (int64_t i = 0; i < n; i++) {
+        int64_t parent = f->modules[i].parent;
+        bool inside = parent >= 0 && f->nodes[parent].height < 0;
+        if (!inside && open_up(f, i)) continue;
+        if (!inside && i > 0 && (f->modules[i].flags & MS_MODULE_CALLED)) f->units[f->n_units++] = i;
+        f->nodes[i].height = -1; /* decided: nothing below is looked at */
+    }
+}
+
+ms_status ms_units_find(const ms_module *modules, int64_t n_modules, int64_t *out_units, int64_t *out_n_units) {
+    if (modules == NULL || out_units == NULL || out_n_units == NULL || n_modules < 1)
+        return ms__fail(MS_E_INVALID, "ms_units_find: no modules, or an argument is NULL");
+    ms_status status = check(modules, n_modules);
+    if (status != MS_OK) return status;
+    ms__arena arena = {0};
+    finder f = {.modules = modules, .units = out_units};
+    f.nodes = ms__arena_array(&arena, (size_t)n_modules, sizeof *f.nodes);
+    if (f.nodes == NULL) return MS_E_NO_MEMORY;
+    build_tree(modules, f.nodes, n_modules);
+    mark_lists(modules, f.nodes, n_modules);
+    take_units(&f, n_modules);
+    ms__arena_free(&arena);
+    *out_n_units = f.n_units;
+    return MS_OK;
+}

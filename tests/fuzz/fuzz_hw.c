@@ -1,0 +1,47 @@
+/* fuzz_hw.c - any bytes as a hardware record.
+ *
+ * One that reads holds what memscale.h promises and survives its own text. One that does not leaves the caller's record
+ * untouched.
+ */
+#include "fuzz.h"
+
+#include <string.h>
+
+#include <memscale/memscale.h>
+
+const char *const fuzz_dictionary[] = {"\"memscale_hw\": 1",
+                                       "\"memory_total_bytes\": ",
+                                       "\"memory_limit_bytes\": ",
+                                       "\"memory_available_bytes\": ",
+                                       "\"page_bytes\": ",
+                                       "\"n_cores\": ",
+                                       "\"n_cores_online\": ",
+                                       "\"n_numa_nodes\": ",
+                                       "\"cgroup_version\": ",
+                                       "9223372036854775807",
+                                       "9223372036854775808",
+                                       "-1",
+                                       "0",
+                                       "1.0",
+                                       ",",
+                                       "{",
+                                       "}",
+                                       NULL};
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes) {
+    ms_hw hw = {.struct_bytes = sizeof hw}, back = hw;
+    char *text = NULL;
+    ms_status status = ms_hw_from_json((const char *)data, n_bytes, &hw);
+    if (status != MS_OK) {
+        REQUIRE(status == MS_E_PARSE || status == MS_E_VERSION);
+        REQUIRE(memcmp(&hw, &back, sizeof hw) == 0);
+        return 0;
+    }
+    REQUIRE(hw.memory_total_bytes > 0 && hw.page_bytes > 0 && hw.n_cores > 0 && hw.n_numa_nodes > 0);
+    REQUIRE(hw.memory_limit_bytes >= 0 && hw.memory_available_bytes >= 0 && hw.cgroup_version >= 0);
+    REQUIRE(ms_hw_to_json(&hw, &text) == MS_OK);
+    REQUIRE(ms_hw_from_json(text, strlen(text), &back) == MS_OK);
+    REQUIRE(memcmp(&hw, &back, sizeof hw) == 0);
+    ms_free(text);
+    return 0;
+}

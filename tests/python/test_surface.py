@@ -1,0 +1,129 @@
+"""The public surface is frozen: a change here is a decision, not an accident."""
+
+import inspect
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+
+import memscale
+
+SURFACE = {
+    "AsyncOffloadConfig": "(**fields: 'Any') -> 'None'",
+    "BudgetError": None,
+    "Config": "(mode: 'OptimizationMode | str' = <OptimizationMode.BALANCED: 'balanced'>, **fields: 'Any') -> 'None'",
+    "MemScaleError": None,
+    "MemScaleWarning": None,
+    "OptimizationMode": None,
+    "__version__": None,
+    "detach": "(model: 'Any') -> 'None'",
+    "optimize": "(model: 'nn.Module', optimizer: 'torch.optim.Optimizer | None' = None, "
+    "config: 'Config | None' = None, sample_input: 'Any' = None) -> 'Iterator[Executor]'",
+    "wrap": "(target: 'Target', config: 'Config | None' = None, sample_input: 'Any' = None, "
+    "async_offload: 'bool | None' = None, async_config: 'AsyncOffloadConfig | None' = None, "
+    "plan: 'Plan | None' = None) -> 'Target'",
+}
+
+
+def test_public_names_and_signatures():
+    assert sorted(memscale.__all__) == sorted(SURFACE)
+    for name, signature in SURFACE.items():
+        value = getattr(memscale, name)
+        if signature is not None:
+            assert str(inspect.signature(value)) == signature, name
+            assert value.__doc__
+
+
+def test_public_names_of_plan_and_executor():
+    from memscale.executor import Executor
+    from memscale.plan import Plan
+
+    assert [n for n in vars(Plan) if not n.startswith("_")] == [
+        "n_recomputed", "to_json", "from_json", "check_units", "describe",
+    ]  # fmt: skip
+    assert {"attach", "detach"} <= {n for n in vars(Executor) if not n.startswith("_")}
+
+
+def test_version():
+    header = (Path(__file__).parents[2] / "include/memscale/memscale.h").read_text()
+    assert re.search(r'MS_VERSION_STRING "(.*)"', header).group(1) == memscale.__version__
+
+
+def run_python(code, **environment):
+    environment = {**os.environ, **environment}
+    environment["PYTHONPATH"] = os.pathsep.join(
+        [str(Path(memscale.__file__).parents[1]), environment.get("PYTHONPATH", "")]
+    )
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+
+
+def test_import_is_silent_and_leaves_logging_alone():
+    result = run_python(
+        """
+        import logging
+        before = logging.getLogger().handlers[:], logging.getLogger().level
+        import memscale
+        assert (logging.getLogger().handlers[:], logging.getLogger().level) == before
+        logger = logging.getLogger("memscale")
+        assert logger.level == logging.NOTSET
+        assert [type(h) for h in logger.handlers] == [logging.NullHandler]
+        """
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_a_default_run_warns_of_nothing():
+    result = run_python(
+        """
+        import torch, memscale
+        model = torch.nn.Sequential(*[torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU()) for _ in range(3)])
+        memscale.wrap(model)
+        for _ in range(2):
+            model(torch.ones(2, 8)).sum().backward()
+        memscale.detach(model)
+        """
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "nothing to do" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("prepare", "words"),
+    [
+        ("sys.modules['torch'] = None", "needs PyTorch 2.4 or newer and does not install it"),
+        ("import types; t = types.ModuleType('torch'); t.__version__ = '2.3.1+cu118'; sys.modules['torch'] = t",
+         "this is 2.3.1"),
+    ],
+)  # fmt: skip
+def test_missing_and_old_torch(prepare, words):
+    result = run_python(f"import sys\n{prepare}\nimport memscale")
+    assert result.returncode == 1
+    assert "ImportError" in result.stderr
+    assert words in result.stderr
+    assert "pip install" in result.stderr
+
+
+def test_the_extension_is_one_stable_binary():
+    from memscale import _core
+
+    assert _core.__file__.endswith("_core.abi3.so")
+    libraries = subprocess.run(["readelf", "-d", _core.__file__], capture_output=True, text=True, check=False).stdout
+    assert not re.search(r"NEEDED.*(torch|cuda|python)", libraries)
+
+
+def test_type_hints_are_shipped():
+    folder = Path(memscale.__file__).parent
+    assert (folder / "py.typed").exists()
+    assert (folder / "_core.pyi").exists()
+    assert torch.nn.Module in inspect.signature(memscale.optimize, eval_str=True).parameters["model"].annotation.__mro__

@@ -1,0 +1,617 @@
+"""What PyTorch does behind the scenes, and must not break a recomputation (or be broken by it)."""
+
+import gc
+import random
+import threading
+import warnings
+import weakref
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import memscale
+import zoo
+
+
+class Block(nn.Module):
+    """A residual block with dropout; subclasses change one thing."""
+
+    def __init__(self, n=16):
+        super().__init__()
+        self.a, self.b = nn.Linear(n, n), nn.Linear(n, n)
+
+    def forward(self, x):
+        return x + self.b(nn.functional.dropout(torch.relu(self.a(x)), 0.1, self.training))
+
+
+class Chain(nn.Module):
+    def __init__(self, block, n=3):
+        super().__init__()
+        self.blocks = nn.ModuleList([block() for _ in range(n)])
+
+    def forward(self, x, *args, **kwargs):
+        for block in self.blocks:
+            x = block(x, *args, **kwargs)
+        return x
+
+
+def chain(block, n=3):
+    torch.manual_seed(0)
+    return Chain(block, n).train()
+
+
+def both(block, run):
+    """run(model) on a plain and on a wrapped chain of these blocks must give the same."""
+    wrapped = zoo.everything_recomputed(chain(block))
+    zoo.assert_same(run(chain(block)), run(wrapped))
+    return wrapped
+
+
+def step(model, x=None, backward=True, **kwargs):
+    torch.manual_seed(7)
+    x = zoo.floats(4, 16) if x is None else x
+    out = model(x, **kwargs)
+    out = out[0] if isinstance(out, tuple) else out
+    loss = out.float().pow(2).mean()
+    if backward:
+        loss.backward()
+    return loss.detach(), {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+
+def test_keyword_only_inputs_get_their_random_numbers():
+    class Keyword(Block):
+        def forward(self, x, *, scale, extra):
+            return super().forward(x) * scale + extra["shift"][0]
+
+    both(Keyword, lambda m: step(m, scale=torch.tensor(2.0), extra={"shift": [torch.ones(16)]}))
+
+
+def test_nested_outputs():
+    class Nested(Block):
+        def forward(self, x):
+            x = x[0]["x"] if isinstance(x, tuple) else x
+            return ({"x": super().forward(x)}, [x.mean()])
+
+    def run(model):
+        torch.manual_seed(7)
+        out = model(zoo.floats(4, 16))
+        (out[0]["x"].sum() + out[1][0]).backward()
+        return [p.grad.clone() for p in model.parameters()]
+
+    both(Nested, run)
+
+
+def test_a_unit_called_several_times(recomputed):
+    class Loop(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks = nn.ModuleList([Block(), Block()])
+
+        def forward(self, x):
+            for _ in range(3):
+                for block in self.blocks:
+                    x = block(x)
+            return x
+
+    def make():
+        torch.manual_seed(0)
+        return Loop().train()
+
+    zoo.assert_same(step(make()), step(zoo.everything_recomputed(make())))
+    assert recomputed.count("blocks.0") == 3
+
+
+def test_batch_norm_statistics_are_updated_once():
+    class Norm(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear, self.norm = nn.Linear(16, 16), nn.BatchNorm1d(16, momentum=0.3)
+
+        def forward(self, x):
+            return torch.tanh(self.norm(self.linear(x)))
+
+    def run(model):
+        return [step(model) for _ in range(3)], dict(model.state_dict())
+
+    both(Norm, run)
+
+
+def test_spectral_norm_sees_its_old_vectors():
+    class Spectral(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.utils.parametrizations.spectral_norm(nn.Linear(16, 16))
+
+        def forward(self, x):
+            return torch.tanh(self.linear(x))
+
+    def run(model):
+        return [step(model) for _ in range(3)], dict(model.state_dict())
+
+    both(Spectral, run)
+
+
+def test_a_buffer_that_is_replaced_in_forward():
+    class Counter(Block):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("count", torch.ones(()))
+
+        def forward(self, x):
+            self.count = self.count + 1
+            return super().forward(x) / self.count
+
+    def run(model):
+        return [step(model) for _ in range(3)], dict(model.state_dict())
+
+    both(Counter, run)
+
+
+def test_evaluation_mode_between_forward_and_backward():
+    def run(model):
+        torch.manual_seed(7)
+        loss = model(zoo.floats(4, 16)).pow(2).mean()
+        model.eval()
+        loss.backward()
+        assert not any(m.training for m in model.modules())
+        return [p.grad.clone() for p in model.parameters()]
+
+    class Norm(Block):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.BatchNorm1d(16)
+
+        def forward(self, x):
+            return self.norm(super().forward(x))
+
+    both(Norm, run)
+
+
+def test_autocast_is_over_when_backward_runs(recomputed):
+    def run(model):
+        torch.manual_seed(7)
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = model(zoo.floats(4, 16)).float().pow(2).mean()
+        loss.backward()
+        return [p.grad.clone() for p in model.parameters()]
+
+    both(Block, run)
+    assert recomputed
+
+
+def test_backward_inside_autocast_of_a_plain_forward():
+    def run(model):
+        torch.manual_seed(7)
+        loss = model(zoo.floats(4, 16)).pow(2).mean()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss.backward()
+        return [p.grad.clone() for p in model.parameters()]
+
+    both(Block, run)
+
+
+def test_attention_switches_are_over_when_backward_runs():
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.qkv = nn.Linear(16, 48)
+
+        def forward(self, x):
+            q, k, v = self.qkv(x).view(1, 4, 3, 2, 8).permute(2, 0, 3, 1, 4)
+            return nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(4, 16)
+
+    def run(model):
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+            loss = model(zoo.floats(4, 16)).pow(2).mean()
+        loss.backward()
+        return [p.grad.clone() for p in model.parameters()]
+
+    both(Attention, run)
+
+
+@pytest.mark.parametrize("where", ["input", "parameter"])
+def test_a_change_before_backward_is_an_error_that_names_the_unit(where):
+    model = zoo.everything_recomputed(chain(Block))
+    for _ in range(2):
+        x = zoo.floats(4, 16)
+        loss = model(x).sum()
+        with torch.no_grad():
+            (x if where == "input" else model.blocks[0].a.bias).add_(1)
+        with pytest.raises(memscale.MemScaleError, match=r"blocks\.0.*modified by an inplace operation"):
+            loss.backward()
+
+
+def test_in_place_change_of_a_saved_tensor_raises_as_in_plain_torch():
+    class Broken(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(16))
+
+        def forward(self, x):
+            y = x * 2
+            z = y * self.weight
+            y.add_(1)
+            return z
+
+    for model in (chain(Broken), zoo.everything_recomputed(chain(Broken))):
+        for _ in range(2):
+            loss = model(zoo.floats(4, 16)).sum()
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                loss.backward()
+
+
+def test_a_unit_that_changes_its_input_is_left_alone(no_warnings):
+    class InPlace(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(16, 16)
+
+        def forward(self, x):
+            return self.linear(nn.functional.dropout(x.mul_(2), 0.5, self.training))
+
+    def run(model):
+        torch.manual_seed(7)
+        x = zoo.floats(4, 16) + 0
+        loss = model(x.clone()).sum()
+        loss.backward()
+        return [p.grad.clone() for p in model.parameters()]
+
+    wrapped = both(InPlace, lambda m: [run(m) for _ in range(2)])
+    assert all(unit.excluded for unit in wrapped._memscale_executor._units)
+
+
+def test_views_and_odd_strides():
+    class Views(Block):
+        def forward(self, x):
+            y = torch.exp(self.a(x))
+            parts = (y.t()[:, ::2], y.flip(0)[1:3], y[:1].expand(4, 16), y.as_strided((3, 5), (16, 2), 1))
+            return x + self.b(y) * sum((p * p).mean() for p in parts)
+
+    both(Views, step)
+
+
+def test_key_value_cache_is_not_appended_twice():
+    model = zoo.everything_recomputed(zoo.llama().train())
+    cache = type(zoo.llama().eval()(zoo.tokens(1, 2)).past_key_values)()
+    out = model(zoo.tokens(1, 6), past_key_values=cache, use_cache=True)
+    assert out.past_key_values.get_seq_length() == 6
+    out.logits.sum().backward()
+    assert cache.get_seq_length() == 6
+
+
+def test_use_cache_is_off_in_training_only():
+    model = zoo.llama()
+    assert model.config.use_cache
+    x = zoo.tokens(1, 6)
+    assert model.train()(x).past_key_values is not None
+    zoo.everything_recomputed(model)
+    assert model(x).past_key_values is None
+    assert model.config.use_cache
+    with torch.no_grad():
+        assert model.eval()(x).past_key_values is not None
+    memscale.detach(model)
+    assert model.train()(x).past_key_values is not None
+
+
+def test_losses_with_and_without_the_cache_are_the_same():
+    x = zoo.tokens(2, 12)
+    for make in (zoo.gpt2, zoo.llama):
+        losses = []
+        for wrapped in (False, True):
+            torch.manual_seed(0)
+            model = make(use_cache=True).train()
+            if wrapped:
+                zoo.everything_recomputed(model)
+            torch.manual_seed(7)
+            losses.append(model(x, labels=x).loss.detach())
+        zoo.assert_same(*losses)
+
+
+def test_a_user_who_checkpoints_already():
+    def make():
+        model = zoo.make("gpt2")
+        model.gradient_checkpointing_enable()
+        return model
+
+    plain = zoo.train(make(), zoo.batch_of("gpt2"))
+    zoo.assert_same(plain, zoo.train(zoo.everything_recomputed(make()), zoo.batch_of("gpt2")))
+
+
+def test_checkpoint_inside_a_unit():
+    class Inner(Block):
+        def forward(self, x):
+            return x + checkpoint(lambda t: self.b(torch.relu(self.a(t))), x, use_reentrant=False)
+
+    both(Inner, step)
+
+
+def test_gradient_inside_a_forward(no_warnings):
+    class Penalty(Block):
+        def forward(self, x):
+            y = super().forward(x)
+            (slope,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+            return y + slope
+
+    def run(model):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", memscale.MemScaleWarning)
+            return [step(model, zoo.floats(4, 16).requires_grad_()) for _ in range(2)]
+
+    both(Penalty, run)
+
+
+def test_saved_tensors_read_twice_in_a_backward():
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            y = x.exp()
+            ctx.save_for_backward(y)
+            return y
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * ctx.saved_tensors[0] + 0 * ctx.saved_tensors[0]
+
+    class Custom(Block):
+        def forward(self, x):
+            return Twice.apply(super().forward(x) * 0.1)
+
+    both(Custom, step)
+
+
+def test_reading_a_saved_tensor_outside_of_backward():
+    class Exp(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(16))
+
+        def forward(self, x):
+            return torch.exp(x * self.weight)
+
+    model = zoo.everything_recomputed(chain(Exp, 2))
+    for _ in range(2):
+        out = model(zoo.floats(2, 16))
+        assert torch.equal(out.grad_fn._saved_result, out)
+        out.sum().backward()
+
+
+def test_torch_func_transforms():
+    plain, wrapped = chain(Block), zoo.everything_recomputed(chain(Block))
+    results = []
+    for model in (plain, wrapped):
+        model.eval()
+        parameters = {name: p.detach() for name, p in model.named_parameters()}
+
+        def loss(values, model=model):
+            return torch.func.functional_call(model, values, (zoo.floats(4, 16),)).sum()
+
+        results.append(torch.func.grad(loss)(parameters))
+    zoo.assert_same(*results)
+
+
+def test_torch_compile_of_a_wrapped_model():
+    model = zoo.everything_recomputed(chain(Block))
+    compiled = torch.compile(model, backend="aot_eager")
+    zoo.assert_same(step(chain(Block))[0].shape, step(compiled)[0].shape)
+    assert all(p.grad is not None for p in model.parameters())
+
+
+def test_backward_on_another_thread():
+    def run(model):
+        torch.manual_seed(7)
+        loss = model(zoo.floats(4, 16)).pow(2).mean()
+        thread = threading.Thread(target=loss.backward)
+        thread.start()
+        thread.join()
+        return [p.grad.clone() for p in model.parameters()]
+
+    both(Block, run)
+
+
+def test_backward_of_one_graph_on_two_threads():
+    plain = chain(Block)
+    model = zoo.everything_recomputed(chain(Block))
+    expected = step(plain)[1]
+    torch.manual_seed(7)
+    loss = model(zoo.floats(4, 16)).pow(2).mean()
+    parameters = list(model.parameters())
+    found, errors = [], []
+
+    def work():
+        try:
+            for _ in range(20):
+                found.append(torch.autograd.grad(loss, parameters, retain_graph=True))
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert len(found) == 40
+    for gradients in found:
+        zoo.assert_same(list(expected.values()), list(gradients))
+
+
+def test_without_autograd_threads():
+    def run(model):
+        with torch.autograd.set_multithreading_enabled(False):
+            return step(model)
+
+    both(Block, run)
+
+
+def test_two_models_on_two_threads():
+    expected = step(chain(Block))
+    models = [zoo.everything_recomputed(chain(Block)) for _ in range(2)]
+    results = {}
+    lock = threading.Lock()  # the seed is global: one step at a time
+
+    def work(name):
+        for _ in range(5):
+            models[name].zero_grad()
+            with lock:
+                results[name] = step(models[name])
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for result in results.values():
+        zoo.assert_same(expected, result)
+
+
+class Dice(Block):
+    """Not repeatable: it draws from a generator that nobody restores."""
+
+    def forward(self, x):
+        return super().forward(x) * random.random()
+
+
+def test_a_unit_that_is_not_deterministic_is_named_and_left_alone():
+    model = memscale.wrap(chain(Dice), memscale.Config("aggressive", force_optimize=True, enable_logging=False))
+    with pytest.warns(memscale.MemScaleWarning) as caught:
+        step(model)
+    assert [f"blocks.{i}" in str(w.message) for i, w in enumerate(caught)] == [True] * 3
+    assert "different output" in str(caught[0].message)
+    assert "To have it recomputed" in str(caught[0].message)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        step(model)
+    assert model._memscale_executor.plan.n_recomputed == 0
+
+
+def test_the_first_step_of_an_unrepeatable_unit_is_the_plain_one():
+    results = []
+    for wrapped in (False, True):
+        model = chain(Dice)
+        if wrapped:
+            memscale.wrap(model, memscale.Config(force_optimize=True, enable_logging=False))
+        values = iter([0.5, 0.1] * 10 if wrapped else [0.5] * 10)  # second runs see something else
+        original, random.random = random.random, lambda values=values: next(values)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                results.append(step(model))
+        finally:
+            random.random = original
+    zoo.assert_same(*results)
+
+
+class Fickle(Block):
+    """Repeatable at first; later it saves something else."""
+
+    late = False
+
+    def forward(self, x):
+        Fickle.late_calls = getattr(Fickle, "late_calls", 0) + Fickle.late
+        if Fickle.late and Fickle.late_calls % 2 == 0:
+            return torch.sigmoid(self.b(torch.cat([x, x])))[:4]
+        return super().forward(x)
+
+
+def test_a_later_mismatch_raises_and_names_the_unit():
+    model = zoo.everything_recomputed(chain(Fickle, 1 + 1))
+    Fickle.late, Fickle.late_calls = False, 0
+    try:
+        step(model)
+        Fickle.late = True
+        model(zoo.floats(4, 16))  # an odd and an even call
+        loss = model.blocks[0](zoo.floats(4, 16)).sum()
+        with pytest.raises(memscale.MemScaleError, match=r"blocks\.0' did not repeat itself"):
+            loss.backward()
+    finally:
+        Fickle.late = False
+
+
+def test_fewer_tensors_in_a_recomputation_raise():
+    class Shrinking(Block):
+        short = False
+
+        def forward(self, x):
+            return x * 1 if Shrinking.short else super().forward(x)
+
+    model = zoo.everything_recomputed(chain(Shrinking, 2))
+    step(model)
+    loss = model(zoo.floats(4, 16)).sum()
+    Shrinking.short = True
+    with pytest.raises(memscale.MemScaleError, match="did not repeat itself"):
+        loss.backward()
+
+
+def test_an_exception_in_a_recomputation_leaves_things_as_they_were():
+    class Bomb(Block):
+        armed = False
+
+        def forward(self, x):
+            if Bomb.armed:
+                raise KeyError("boom")
+            return super().forward(x)
+
+    model = zoo.everything_recomputed(chain(Bomb, 2))
+    expected = step(chain(Block, 2))
+    step(model)
+    model.zero_grad()
+    loss = model(zoo.floats(4, 16)).sum()
+    Bomb.armed = True
+    random_before = torch.get_rng_state()
+    with pytest.raises(KeyError, match="boom"):
+        loss.backward()
+    assert torch.equal(random_before, torch.get_rng_state())
+    assert torch.is_grad_enabled()
+    Bomb.armed = False
+    model.zero_grad()
+    zoo.assert_same(expected, step(model))
+
+
+def test_exceptions_in_forward_unwind_everything():
+    class Bomb(Block):
+        def forward(self, x):
+            y = super().forward(x)
+            if x.shape[0] == 3:
+                raise KeyError("boom")
+            return y
+
+    model = zoo.everything_recomputed(chain(Bomb))
+    for _ in range(3):
+        with pytest.raises(KeyError, match="boom"):
+            model(zoo.floats(3, 16))
+    x = torch.ones(2, requires_grad=True)
+    y = x.exp()
+    assert torch.equal(y.grad_fn._saved_result, y)  # no hook of ours is left on the stack
+    zoo.assert_same(step(chain(Block)), step(model))
+
+
+@pytest.mark.parametrize("what", [torch.exp, lambda t: torch.softmax(t, -1), torch.tanh])
+def test_outputs_that_are_saved_do_not_leak(what):
+    class Saves(Block):
+        def forward(self, x):
+            return what(super().forward(x))
+
+    model = zoo.everything_recomputed(chain(Saves))
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            out = model(zoo.floats(4, 16))
+            alive = weakref.ref(out.untyped_storage())
+            del out
+            assert alive() is None
+    finally:
+        gc.enable()
+
+
+def test_zero_length_batches_and_nan():
+    def run(model):
+        model(torch.zeros(0, 16)).sum().backward()
+        first = [p.grad.clone() for p in model.parameters()]
+        x = zoo.floats(4, 16)
+        x[0, 0] = float("nan")
+        return first, step(model, x)
+
+    both(Block, run)

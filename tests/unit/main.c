@@ -1,0 +1,19 @@
+/* main.c - the unit tests of libmemscale, one suite for each subject.
+ *
+ * A new file of tests is listed here and in tests/CMakeLists.txt. Usage: memscale_tests [--list] [part of a name...]
+ */
+#include "runner.h"
+
+#define TIMEOUT_S 60 /* for the slowest sanitizer on a busy machine */
+
+#define SUITE_LIST(X)                                                                                                  \
+    X(status) X(log) X(arena) X(vec) X(hash) X(json_read) X(json_write) X(hw) X(hw_json) X(units) X(plan) X(plan_json)
+
+#define DECLARE_SUITE(subject) extern const test_suite subject##_suite;
+SUITE_LIST(DECLARE_SUITE)
+
+int main(int argc, char **argv) {
+#define SUITE_ADDRESS(subject) &subject##_suite,
+    static const test_suite *const suites[] = {SUITE_LIST(SUITE_ADDRESS)};
+    return test_main(suites, sizeof suites / sizeof *suites, TIMEOUT_S, argc, argv);
+}

@@ -1,0 +1,238 @@
+/* oom.c - running out of memory, at every allocation in turn: an ordinary error each time, nothing lost, no crash.
+ *
+ * The linker sends the library's calls of the allocator here (--wrap, tests/CMakeLists.txt). A scenario runs with its
+ * k-th allocation failing, for every k until it makes fewer; then the same with every allocation from the k-th on
+ * failing. What is still allocated afterwards is counted, so leaks show without a sanitizer too.
+ */
+#include "plans.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/json.h"
+#include "tree.h"
+
+#define TIMEOUT_S 60
+#define N_UNITS 60
+#define NO_FAILURE INT64_MAX
+
+static int64_t n_calls, n_live, fail_at = NO_FAILURE;
+static bool fail_on;
+
+/* The linker's names: __real_X is the allocator's own. */
+void *__real_malloc(size_t n_bytes);
+void *__real_calloc(size_t n, size_t item_bytes);
+void *__real_realloc(void *memory, size_t n_bytes);
+void __real_free(void *memory);
+void *__wrap_malloc(size_t n_bytes);
+void *__wrap_calloc(size_t n, size_t item_bytes);
+void *__wrap_realloc(void *memory, size_t n_bytes);
+void __wrap_free(void *memory);
+
+static bool refused(void) {
+    int64_t call = n_calls++;
+    return fail_on ? call >= fail_at : call == fail_at;
+}
+
+static void *counted(void *memory) {
+    if (memory != NULL) n_live++;
+    return memory;
+}
+
+void *__wrap_malloc(size_t n_bytes) { return refused() ? NULL : counted(__real_malloc(n_bytes)); }
+
+void *__wrap_calloc(size_t n, size_t item_bytes) { return refused() ? NULL : counted(__real_calloc(n, item_bytes)); }
+
+void *__wrap_realloc(void *memory, size_t n_bytes) {
+    if (refused()) return NULL;
+    void *moved = __real_realloc(memory, n_bytes);
+    return memory == NULL ? counted(moved) : moved;
+}
+
+void __wrap_free(void *memory) {
+    if (memory != NULL) n_live--;
+    __real_free(memory);
+}
+
+/* Does its work, gives everything back and returns the first failure. */
+typedef ms_status scenario(void);
+
+/* Run with the k-th allocation failing; was there one? */
+static bool run_failing(scenario *run, int64_t k, bool from_then_on, ms_status *out_status) {
+    int64_t live = n_live;
+    n_calls = 0;
+    fail_at = k;
+    fail_on = from_then_on;
+    ms_error_clear();
+    *out_status = run();
+    fail_at = NO_FAILURE;
+    CHECK_EQ_INT(n_live, live);
+    return n_calls > k;
+}
+
+static void check_every_failure(scenario *run) {
+    for (int mode = 0; mode < 2; mode++) {
+        ms_status status = MS_OK;
+        int64_t k = 0;
+        for (; run_failing(run, k, mode == 1, &status); k++) {
+            CHECK_STATUS(status, MS_E_NO_MEMORY);
+            CHECK(strstr(ms_error_message(), "memory") != NULL);
+        }
+        CHECK_STATUS(status, MS_OK);
+        CHECK(k > 0);
+    }
+}
+
+/* Long enough for several blocks of an arena and several growths of a vector. */
+static const char *long_document(void) {
+    static char text[16384];
+    size_t n = 0;
+    n += (size_t)snprintf(text, sizeof text, "{\"list\": [");
+    for (int i = 0; i < 200; i++) n += (size_t)snprintf(text + n, sizeof text - n, "%s%d.5", i == 0 ? "" : ", ", i);
+    n += (size_t)snprintf(text + n, sizeof text - n, "], \"object\": {");
+    for (int i = 0; i < 100; i++)
+        n += (size_t)snprintf(text + n, sizeof text - n, "%s\"key %d\": [[\"a\\u00e9\", {}], null]", i == 0 ? "" : ",",
+                              i);
+    (void)snprintf(text + n, sizeof text - n, "}}");
+    return text;
+}
+
+static ms_status read_document(void) {
+    ms__arena arena = {0};
+    const ms__json *document = NULL;
+    const char *text = long_document();
+    ms_status status = ms__json_read(&arena, text, strlen(text), &document);
+    CHECK((status == MS_OK) == (document != NULL));
+    ms__arena_free(&arena);
+    return status;
+}
+
+TEST(json_read) { check_every_failure(read_document); }
+
+static ms_plan_request long_request(void) {
+    static ms_unit units[N_UNITS];
+    static char names[N_UNITS][128];
+    for (int i = 0; i < N_UNITS; i++) {
+        (void)snprintf(names[i], sizeof names[i], "a.rather.long.name.of.a.module.that.stands.deep.in.its.model.%d", i);
+        units[i] = plain_unit(names[i], 100 * KB, 10 * KB);
+    }
+    return request_of(units, N_UNITS, 4000 * KB, MS_PLAN_FASTEST);
+}
+
+static ms_status create_plan(void) {
+    ms_plan_request request = long_request();
+    ms_plan *plan = NULL;
+    ms_status status = ms_plan_create(&request, &plan);
+    CHECK((status == MS_OK) == (plan != NULL));
+    ms_plan_destroy(plan);
+    return status;
+}
+
+TEST(plan_create) { check_every_failure(create_plan); }
+
+static ms_plan *shared_plan;
+static char *shared_text;
+
+static ms_status write_plan(void) {
+    char *text = NULL;
+    ms_status status = ms_plan_to_json(shared_plan, &text);
+    CHECK((status == MS_OK) == (text != NULL));
+    ms_free(text);
+    return status;
+}
+
+static ms_status read_plan(void) {
+    ms_plan *plan = NULL;
+    ms_status status = ms_plan_from_json(shared_text, strlen(shared_text), &plan);
+    CHECK((status == MS_OK) == (plan != NULL));
+    ms_plan_destroy(plan);
+    return status;
+}
+
+static ms_status match_plan(void) {
+    ms_plan_request request = long_request();
+    return ms_plan_check_units(shared_plan, request.units, request.n_units);
+}
+
+TEST(plans_as_files) {
+    ms_plan_request request = long_request();
+    shared_plan = plan_of(&request);
+    CHECK_STATUS(ms_plan_to_json(shared_plan, &shared_text), MS_OK);
+    check_every_failure(write_plan);
+    check_every_failure(read_plan);
+    check_every_failure(match_plan);
+    ms_free(shared_text);
+    ms_plan_destroy(shared_plan);
+}
+
+static ms_status read_hw(void) {
+    ms_hw hw = {.struct_bytes = sizeof hw};
+    return ms_hw_from_json(shared_text, strlen(shared_text), &hw);
+}
+
+static ms_status write_hw(void) {
+    ms_hw hw = {.struct_bytes = sizeof hw, .n_cores = 3};
+    char *text = NULL;
+    ms_status status = ms_hw_to_json(&hw, &text);
+    CHECK((status == MS_OK) == (text != NULL));
+    ms_free(text);
+    return status;
+}
+
+TEST(hardware_records) {
+    ms_hw hw = {.struct_bytes = sizeof hw};
+    CHECK_STATUS(ms_hw_detect(NULL, &hw), MS_OK);
+    CHECK_STATUS(ms_hw_to_json(&hw, &shared_text), MS_OK);
+    check_every_failure(read_hw);
+    check_every_failure(write_hw);
+    ms_free(shared_text);
+}
+
+static ms_status find_units(void) {
+    static ms_module modules[500];
+    static int64_t units[500];
+    int64_t n_units = -1;
+    for (int i = 0; i < 500; i++)
+        modules[i] = (ms_module){.parent = i == 0 ? -1 : 0, .param_bytes = 4, .flags = MS_MODULE_CALLED};
+    ms_status status = ms_units_find(modules, 500, units, &n_units);
+    CHECK_EQ_INT(n_units, status == MS_OK ? 499 : -1);
+    return status;
+}
+
+TEST(units_find) { check_every_failure(find_units); }
+
+static char machine[TREE_ROOT_BYTES];
+
+static ms_status detect(void) {
+    ms_hw hw = {.struct_bytes = sizeof hw};
+    return ms_hw_detect(machine, &hw);
+}
+
+/* A file that cannot be read counts as no limit, so not every failure is an error here. */
+TEST(hw_detect) {
+    tree_make(machine);
+    tree_write_text(machine, "/proc/meminfo", "MemTotal: 1000 kB\nMemAvailable: 500 kB\n");
+    tree_write_text(machine, "/proc/self/cgroup", "0::/a\n");
+    tree_write_text(machine, "/sys/fs/cgroup/cgroup.controllers", "memory\n");
+    tree_write_text(machine, "/sys/fs/cgroup/a/memory.max", "500000\n");
+    tree_write_text(machine, "/sys/fs/cgroup/a/memory.current", "1000\n");
+    tree_write_text(machine, "/sys/fs/cgroup/a/memory.stat", "inactive_file 5\n");
+    tree_write_text(machine, "/sys/fs/cgroup/a/cpu.max", "max 100000\n");
+    for (int mode = 0; mode < 2; mode++) {
+        ms_status status = MS_OK;
+        for (int64_t k = 0; run_failing(detect, k, mode == 1, &status); k++)
+            CHECK(status == MS_E_NO_MEMORY || (status == MS_OK && k > 0));
+        CHECK_STATUS(status, MS_OK);
+    }
+    tree_remove(machine);
+}
+
+SUITE(oom, CASE(json_read), CASE(plan_create), CASE(plans_as_files), CASE(hardware_records), CASE(units_find),
+      CASE(hw_detect));
+
+int main(int argc, char **argv) {
+    static const test_suite *const suites[] = {&oom_suite};
+    return test_main(suites, 1, TIMEOUT_S, argc, argv);
+}

@@ -1,0 +1,55 @@
+/* plans.h - small models for the tests of plans, with sizes on the grid of the search so that every figure is exact.
+ *
+ * The search counts in cells of at least 512 bytes and rounds each size up; sizes here are multiples of 1024.
+ */
+#ifndef TESTS_PLANS_H
+#define TESTS_PLANS_H
+
+#include "runner.h"
+
+#define KB ((int64_t)1024)
+
+/* A unit without parameters: its cost is the bytes it saves. */
+static inline ms_unit plain_unit(const char *name, int64_t saved_bytes, int64_t boundary_bytes) {
+    return (ms_unit){.name = name,
+                     .saved_bytes = saved_bytes,
+                     .boundary_bytes = boundary_bytes,
+                     .flags = MS_UNIT_ELIGIBLE | MS_UNIT_RUN};
+}
+
+/* Four equal units, 1000 KB of state, 50 KB outside: a peak of 1450 KB when nothing is done. */
+static inline void equal_units(ms_unit units[4]) {
+    static const char *const names[] = {"layers.0", "layers.1", "layers.2", "layers.3"};
+    for (int i = 0; i < 4; i++) units[i] = plain_unit(names[i], 100 * KB, 10 * KB);
+}
+
+static inline ms_plan_request request_of(const ms_unit *units, int64_t n_units, int64_t budget_bytes, uint32_t flags) {
+    return (ms_plan_request){.struct_bytes = sizeof(ms_plan_request),
+                             .units = units,
+                             .n_units = n_units,
+                             .state_bytes = 1000 * KB,
+                             .rest_bytes = 50 * KB,
+                             .budget_bytes = budget_bytes,
+                             .slowdown_ppm = -1,
+                             .flags = flags};
+}
+
+static inline ms_plan *plan_of(const ms_plan_request *request) {
+    ms_plan *plan = NULL;
+    CHECK_STATUS(ms_plan_create(request, &plan), MS_OK);
+    return plan;
+}
+
+static inline ms_plan_summary summary_of(const ms_plan *plan) {
+    ms_plan_summary summary = {.struct_bytes = sizeof summary};
+    CHECK_STATUS(ms_plan_get_summary(plan, &summary), MS_OK);
+    return summary;
+}
+
+static inline ms_plan_entry entry_of(const ms_plan *plan, int64_t index) {
+    ms_plan_entry entry = {.struct_bytes = sizeof entry};
+    CHECK_STATUS(ms_plan_get_entry(plan, index, &entry), MS_OK);
+    return entry;
+}
+
+#endif

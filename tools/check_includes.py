@@ -1,0 +1,68 @@
+"""The dependency law of docs/ARCHITECTURE.md: which folder of src/ may include which."""
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# A folder may include itself, the public header, and what is named here.
+ALLOWED = {
+    "common": set(),
+    "prim": {"common"},
+    "cu": {"common", "prim"},
+    "hw": {"common", "prim", "cu"},
+    "profile": {"common"},
+    "sim": {"common", "profile"},
+    "plan": {"common", "profile", "sim"},
+    "policy": {"common", "profile", "sim", "plan"},
+    "offload": {"common", "prim", "cu"},
+    "kernels": {"common"},
+    "optim": {"common", "prim", "cu", "offload", "kernels"},
+}
+# The brain decides in whole numbers: no floating-point types where a decision is made.
+NO_FLOAT = {"profile", "sim", "plan", "policy"}
+PUBLIC = re.compile(r'#include\s+[<"]memscale/')
+QUOTED = re.compile(r'#include\s+"([^"]+)"')
+FLOAT = re.compile(r"\b(float|double)\b(?!\))")
+FORBIDDEN = re.compile(r"#include\s+<(torch|ATen|c10|cuda|nvrtc|nvml|Python)")
+
+
+def check_line(folder: str, path: Path, number: int, line: str) -> list[str]:
+    where = f"{path.relative_to(ROOT)}:{number}"
+    if FORBIDDEN.search(line):
+        return [f"{where}: the core includes neither Python, torch nor CUDA: {line.strip()}"]
+    if folder in NO_FLOAT and FLOAT.search(line.split("/*")[0]):
+        return [f"{where}: floating point where decisions are made: {line.strip()}"]
+    match = QUOTED.search(line)
+    if not match or PUBLIC.search(line):
+        return []
+    included = (path.parent / match.group(1)).resolve()
+    if not included.exists():
+        return [f"{where}: {match.group(1)} does not exist"]
+    other = included.relative_to(ROOT / "src").parts[0]
+    if other != folder and other not in ALLOWED[folder]:
+        return [f"{where}: {folder} may not include {other}"]
+    return []
+
+
+def main() -> int:
+    problems = []
+    for path in sorted((ROOT / "src").rglob("*.[ch]")):
+        folder = path.relative_to(ROOT / "src").parts[0]
+        if folder not in ALLOWED:
+            problems.append(f"{path.relative_to(ROOT)}: folder {folder} is not in the law")
+            continue
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            problems += check_line(folder, path, number, line)
+    for path in sorted((ROOT / "python/memscale/_core").glob("*.[ch]")):
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            match = QUOTED.search(line)
+            if match and match.group(1) != "core.h":
+                problems.append(f"{path.relative_to(ROOT)}:{number}: the extension depends on the public header alone")
+    print("\n".join(problems))
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,38 @@
+"""Rules that compilers do not know: the core never prints, exits or aborts, and every public function is documented."""
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+FORBIDDEN = re.compile(r"\b(printf|fprintf|puts|fputs|putchar|perror|exit|_exit|abort|assert|raise)\s*\(")
+PROTOTYPE = re.compile(r"^MS_API .*?(\w+)\(", re.MULTILINE)
+
+
+def forbidden_calls() -> list[str]:
+    problems = []
+    for path in sorted((ROOT / "src").rglob("*.[ch]")):
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            code = re.sub(r'"(\\.|[^"\\])*"', '""', line.split("/*")[0])
+            if FORBIDDEN.search(code):
+                problems.append(f"{path.relative_to(ROOT)}:{number}: the core may not call this: {line.strip()}")
+    return problems
+
+
+def undocumented() -> list[str]:
+    """Each public function needs a comment right above it (or above its neighbour) that speaks of errors."""
+    text = (ROOT / "include/memscale/memscale.h").read_text()
+    problems = []
+    for match in PROTOTYPE.finditer(text):
+        block = text[: match.start()].rsplit("\n\n", 1)[-1]
+        if "/*" not in block:
+            problems.append(f"memscale.h: {match.group(1)} is not documented")
+        elif not re.search(r"Errors?:|Cannot fail", block):
+            problems.append(f"memscale.h: {match.group(1)} does not say how it can fail")
+    return problems
+
+
+if __name__ == "__main__":
+    found = forbidden_calls() + undocumented()
+    print("\n".join(found))
+    sys.exit(1 if found else 0)

@@ -1,0 +1,14 @@
+#!/bin/sh
+# Build the C tests with a sanitizer and run them: with_sanitizer.sh SANITIZERS FOLDER CMAKE CTEST
+set -eu
+sanitizers=$1 folder=$2 cmake=$3 ctest=$4
+probe=$(mktemp -d)
+trap 'rm -rf "$probe"' EXIT
+echo 'int main(void) { return 0; }' > "$probe/probe.c"
+if ! ${CC:-cc} -fsanitize="$sanitizers" -o "$probe/probe" "$probe/probe.c" 2>/dev/null || ! "$probe/probe"; then
+    echo "skipped: ${CC:-cc} has no working -fsanitize=$sanitizers here"
+    exit 0
+fi
+$cmake -S . -B "$folder" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DMEMSCALE_SANITIZE="$sanitizers" >/dev/null
+.venv/bin/cmake --build "$folder"
+$ctest --test-dir "$folder"
