@@ -129,12 +129,16 @@ class Conditions:
 
     def restore_rng(self) -> None:
         """Put the generators back where they were."""
-        for generator, state in self.rng:
-            generator.set_state(state)
+        _set_rng(self.rng)
 
     def same_draws(self) -> bool:
         """Are the generators where they were?"""
         return all(torch.equal(generator.get_state(), state) for generator, state in self.rng)
+
+    def forget_unused_rng(self) -> None:
+        """If nothing was drawn since, nothing needs to be put back."""
+        if self.same_draws():
+            self.rng = []
 
     @contextlib.contextmanager
     def put_back(self) -> Iterator[None]:
@@ -150,9 +154,15 @@ class Conditions:
                 self.restore_rng()
                 yield
             finally:
-                for generator, state in now:
-                    generator.set_state(state)
+                _set_rng(now)
                 _set_switches(switches, self.switches)
+
+
+def _set_rng(states: list[tuple[torch.Generator, torch.Tensor]]) -> None:
+    """Set generators that are not there already: on a GPU, setting one starts cuDNN's own dropout anew."""
+    for generator, state in states:
+        if not torch.equal(generator.get_state(), state):
+            generator.set_state(state)
 
 
 def _set_switches(wanted: list[bool], current: list[bool]) -> None:
@@ -190,6 +200,10 @@ class Unit:
     def training_flags(self) -> tuple[bool, ...]:
         return tuple(m.training for m in self.modules)
 
+    def has_cudnn_dropout(self) -> bool:
+        """Does it hold a recurrent layer with dropout between its levels?"""
+        return any(isinstance(m, nn.RNNBase) and m.dropout > 0 and m.num_layers > 1 for m in self.modules)
+
     def parameters(self) -> list[torch.Tensor]:
         return [p for m in self.modules for p in m._parameters.values() if p is not None]
 
@@ -199,7 +213,8 @@ class Unit:
         call = Call(self, args, kwargs, flags, self.mutable[flags])
         frame = _core.Frame(call, self.name)
         with call.first_run(), saved_tensors_hooks(frame.pack, _core.unpack):
-            return self.plain(*args, **kwargs)
+            output = self.plain(*args, **kwargs)
+        return output
 
     def run_checked(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -212,8 +227,8 @@ class Unit:
         flags = self.training_flags()
         call = Call(self, args, kwargs, flags, self.buffered)
         frame = _core.Frame(call, self.name, keep=True)
-        with call.first_run():
-            with saved_tensors_hooks(frame.pack, _core.unpack):
+        with _alone(call.devices):
+            with call.first_run(), saved_tensors_hooks(frame.pack, _core.unpack):
                 output = self.plain(*args, **kwargs)
             saved = frame.held()
             problem = call.find_problem(frame, (args, kwargs), output)
@@ -295,6 +310,7 @@ class Call:
         with _alone(self.devices):
             self.conditions = Conditions(self.devices)
             yield
+            self.conditions.forget_unused_rng()
 
     def __call__(self, frame: _core.Frame) -> None:
         """Run the unit again; what it saves goes to the frame."""
@@ -340,6 +356,8 @@ class Call:
             return Problem("it changes its inputs in place", warn=False)
         if frame.changed():
             return Problem("it changes a tensor in place that its backward needs", warn=False)
+        if any(device.type == "cuda" for device in self.devices) and self.unit.has_cudnn_dropout():
+            return Problem("cuDNN keeps the random state of a recurrent layer's dropout to itself", warn=False)
         self.buffers.keep(self.buffers.changed())
         after = Conditions(self.devices)
         try:
@@ -348,6 +366,8 @@ class Call:
                 repeated = after.same_draws()
         except Exception as error:  # whatever it is, the first run stands
             return Problem(f"a second run raised {type(error).__name__}: {error}", warn=True)
+        finally:
+            after.restore_rng()
         ours, theirs = _core.tensors_in(output), _core.tensors_in(second)
         if not repeated:
             return Problem("it drew a different number of random values in a second run", warn=True)
