@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import functools
 import inspect
+import weakref
 from collections.abc import Callable
 from types import MethodType
 from typing import Any
@@ -21,6 +22,9 @@ _HOOK_TABLES = {
     "_forward_hooks": ("_forward_hooks_with_kwargs", "_forward_hooks_always_called"),
 }
 _MISSING = object()
+
+# Modules that some attachment has changed: a second one on top could not be undone in any order.
+touched_modules: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
 class _Touched:
@@ -83,14 +87,9 @@ def _make_forward(module: nn.Module, plain: Callable[..., Any], run: Callable[..
     if bound_to_instance and not isinstance(plain, MethodType):  # say, a functools.partial: it takes no self
         signature = inspect.signature(plain)
         first = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
-        forward.__signature__ = signature.replace(  # type: ignore[attr-defined]
-            parameters=[first, *_after_positional_only(signature)]
-        )
+        parameters = [first, *signature.parameters.values()]
+        forward.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return forward
-
-
-def _after_positional_only(signature: inspect.Signature) -> list[inspect.Parameter]:
-    return list(signature.parameters.values())
 
 
 class Attachment:
@@ -104,6 +103,7 @@ class Attachment:
         touched = self._touched.get(module)
         if touched is None:
             touched = self._touched[module] = _Touched(module)
+            touched_modules.add(module)
             self._set(touched, "__reduce_ex__", MethodType(_make_reducer(touched), module))
         return touched
 
@@ -147,4 +147,5 @@ class Attachment:
         """Put everything back, last change first."""
         while self._undo:
             self._undo.pop()()
+        touched_modules.difference_update(self._touched)
         self._touched.clear()

@@ -1,7 +1,8 @@
 """Recomputation of one unit: run it again in backward exactly as it ran in forward.
 
-A :class:`Call` remembers what the first run saw (inputs, random state, autocast, training flags, buffers it changes)
-and can run the unit once more under the same conditions. The tensors themselves are handled in C (``_core.Frame``).
+A :class:`Call` remembers what the first run saw: inputs, the state of the unit's modules (parameters, buffers, training
+flags, hooks, attributes), random generators, torch's switches. It can run the unit once more under the same conditions,
+without a trace in the modules. The tensors themselves are handled in C (``_core.Frame``).
 
 The first run of a unit is *checked*: everything is kept, as without MemScale, then the unit runs a second time and its
 outputs are compared bit for bit. Only a unit that repeats itself gives its tensors up. One that does not is left alone.
@@ -10,6 +11,7 @@ outputs are compared bit for bit. Only a unit that repeats itself gives its tens
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,25 +21,11 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from . import _core
+from ._conditions import Randomness, Switches, alone
 from ._core import MemScaleError
 from ._memory import storages, tensor_bytes
 
 SMALL_BUFFER_BYTES = 64 << 10  # buffers up to this size are always put back, changed or not
-
-_SDP_SWITCHES: list[tuple[Callable[[], bool], Callable[[bool], None]]] = [
-    (torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.enable_flash_sdp),
-    (torch.backends.cuda.mem_efficient_sdp_enabled, torch.backends.cuda.enable_mem_efficient_sdp),
-    (torch.backends.cuda.math_sdp_enabled, torch.backends.cuda.enable_math_sdp),
-]
-if hasattr(torch.backends.cuda, "cudnn_sdp_enabled"):
-    _SDP_SWITCHES.append((torch.backends.cuda.cudnn_sdp_enabled, torch.backends.cuda.enable_cudnn_sdp))
-
-# The CPU's random generator is one for all threads: whoever runs a unit, or runs it again, has it alone. Not taken for
-# units on a GPU, whose backward runs on a thread of its own that must not wait for the one that waits for it.
-_random_lock = threading.RLock()
-
-# False inside torch.func transforms, which do not support hooks on saved tensors.
-hooks_allowed: Callable[[], bool] = getattr(torch._C._autograd, "_saved_tensors_hooks_is_enabled", lambda: True)
 
 
 def identity(tensor: Any) -> Any:
@@ -45,141 +33,29 @@ def identity(tensor: Any) -> Any:
     return tensor
 
 
-class Buffers:
-    """Buffers that a forward may change: their contents before it, to be put back for a second run."""
-
-    __slots__ = ("entries",)
-
-    def __init__(self, where: list[tuple[nn.Module, str]]) -> None:
-        self.entries = [
-            (module, name, buffer, buffer.detach().clone())
-            for module, name in where
-            if (buffer := module._buffers.get(name)) is not None
-        ]
-
-    def changed(self) -> list[tuple[nn.Module, str]]:
-        """Which were replaced or have other contents now? (Batch norm changes its statistics without telling.)"""
-        return [
-            (module, name)
-            for module, name, buffer, before in self.entries
-            if module._buffers.get(name) is not buffer or not same_bits(buffer, before)
-        ]
-
-    def keep(self, where: list[tuple[nn.Module, str]]) -> None:
-        """Forget all but these."""
-        wanted = {(id(module), name) for module, name in where}
-        self.entries = [entry for entry in self.entries if (id(entry[0]), entry[1]) in wanted]
-
-    def restore(self) -> None:
-        """Put them back as they were."""
-        for module, name, buffer, before in self.entries:
-            module._buffers[name] = buffer
-            _overwrite(buffer, before)
-
-    @contextlib.contextmanager
-    def put_back(self) -> Iterator[None]:
-        """As they were before the first run; afterwards as they are now."""
-        now = [(module._buffers[name], buffer.detach().clone()) for module, name, buffer, _ in self.entries]
-        try:
-            self.restore()
-            yield
-        finally:
-            for (module, name, buffer, _), (current, contents) in zip(self.entries, now):
-                _overwrite(buffer, contents)
-                module._buffers[name] = current
-
-
-def _overwrite(buffer: torch.Tensor, contents: torch.Tensor) -> None:
-    with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(buffer):
-        buffer.copy_(contents)
-
-
-def _is_small(buffer: torch.Tensor | None) -> bool:
-    return buffer is not None and tensor_bytes([buffer]) <= SMALL_BUFFER_BYTES
-
-
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Equal bit for bit, NaN included. Tensors without plain memory are compared by torch."""
+    if a.is_nested or b.is_nested:
+        return False
     if a.shape != b.shape or a.dtype != b.dtype or a.device != b.device or a.layout != b.layout:
         return False
     if a.numel() == 0 or a.is_meta:
         return True
-    if a.layout != torch.strided or a.is_quantized or a.is_nested:
+    if a.layout != torch.strided or a.is_quantized:
         return bool(torch.equal(a, b))
     flat = [t.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8) for t in (a, b)]
     return bool(torch.equal(flat[0], flat[1]))
 
 
-def _alone(devices: set[torch.device]) -> contextlib.AbstractContextManager[Any]:
-    """Keep other threads from drawing meanwhile."""
-    return contextlib.nullcontext() if any(d.type == "cuda" for d in devices) else _random_lock
+class Learned:
+    """What a checked run taught about a unit, for one combination of training flags."""
 
+    __slots__ = ("buffers", "draws", "host_random")
 
-class Conditions:
-    """Random state, autocast, attention switches: what a unit's forward depends on beside its inputs."""
-
-    __slots__ = ("autocast", "cache", "rng", "switches")
-
-    def __init__(self, devices: set[torch.device]) -> None:
-        self.rng = [(generator, generator.get_state()) for generator in _generators(devices)]
-        types = {"cpu", *(device.type for device in devices if device.type == "cuda")}
-        self.autocast = [(t, torch.is_autocast_enabled(t), torch.get_autocast_dtype(t)) for t in sorted(types)]
-        self.cache = torch.is_autocast_cache_enabled()
-        self.switches = [get() for get, _ in _SDP_SWITCHES]
-
-    def restore_rng(self) -> None:
-        """Put the generators back where they were."""
-        _set_rng(self.rng)
-
-    def same_draws(self) -> bool:
-        """Are the generators where they were?"""
-        return all(torch.equal(generator.get_state(), state) for generator, state in self.rng)
-
-    def forget_unused_rng(self) -> None:
-        """If nothing was drawn since, nothing needs to be put back."""
-        if self.same_draws():
-            self.rng = []
-
-    @contextlib.contextmanager
-    def put_back(self) -> Iterator[None]:
-        now = [(generator, generator.get_state()) for generator, _ in self.rng]
-        switches = [get() for get, _ in _SDP_SWITCHES]
-        with contextlib.ExitStack() as stack:
-            for device_type, enabled, dtype in self.autocast:
-                current = torch.is_autocast_enabled(device_type), torch.get_autocast_dtype(device_type)
-                if current != (enabled, dtype) or (enabled and torch.is_autocast_cache_enabled() != self.cache):
-                    stack.enter_context(torch.autocast(device_type, dtype, enabled, self.cache))
-            try:
-                _set_switches(self.switches, switches)
-                self.restore_rng()
-                yield
-            finally:
-                _set_rng(now)
-                _set_switches(switches, self.switches)
-
-
-def _set_rng(states: list[tuple[torch.Generator, torch.Tensor]]) -> None:
-    """Set generators that are not there already: on a GPU, setting one starts cuDNN's own dropout anew."""
-    for generator, state in states:
-        if not torch.equal(generator.get_state(), state):
-            generator.set_state(state)
-
-
-def _set_switches(wanted: list[bool], current: list[bool]) -> None:
-    if wanted != current:
-        for (_, switch), value in zip(_SDP_SWITCHES, wanted):
-            switch(value)
-
-
-def _generators(devices: set[torch.device]) -> list[torch.Generator]:
-    found = [torch.default_generator]
-    if torch.cuda.is_initialized():
-        found += [
-            torch.cuda.default_generators[device.index or 0]
-            for device in sorted(devices, key=str)
-            if device.type == "cuda"
-        ]
-    return found
+    def __init__(self, buffers: set[tuple[int, str]], randomness: Randomness) -> None:
+        self.buffers = buffers  # (index of the module, name): to be put back for a repetition
+        self.draws = bool(randomness.states)
+        self.host_random = randomness.uses_host
 
 
 class Unit:
@@ -190,55 +66,45 @@ class Unit:
         self.module = module
         self.param_bytes = param_bytes
         self.plain: Callable[..., Any] = module.forward
-        self.modules = list(module.modules())
-        self.buffered = [(m, name) for m in self.modules for name in m._buffers]
         self.recompute = False
         self.excluded: str | None = None  # why it may never be recomputed
-        self.mutable: dict[tuple[bool, ...], list[tuple[nn.Module, str]]] = {}  # by training flags: buffers it changes
+        self.learned: dict[bytes, Learned] = {}  # by training flags
         self.measured = Measured()
-
-    def training_flags(self) -> tuple[bool, ...]:
-        return tuple(m.training for m in self.modules)
+        self.on_backward: Callable[[], None] | None = None  # called before the next repetition
+        self.lock = threading.RLock()  # one repetition at a time: its modules live in another state meanwhile
 
     def has_cudnn_dropout(self) -> bool:
         """Does it hold a recurrent layer with dropout between its levels?"""
-        return any(isinstance(m, nn.RNNBase) and m.dropout > 0 and m.num_layers > 1 for m in self.modules)
+        return any(isinstance(m, nn.RNNBase) and m.dropout > 0 and m.num_layers > 1 for m in self.module.modules())
 
-    def parameters(self) -> list[torch.Tensor]:
-        return [p for m in self.modules for p in m._parameters.values() if p is not None]
-
-    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def run(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Forward, keeping only what is needed to run it again."""
-        flags = self.training_flags()
-        call = Call(self, args, kwargs, flags, self.mutable[flags])
+        learned = self.learned[call.flags]
+        call.observe(learned)
         frame = _core.Frame(call, self.name)
-        with call.first_run(), saved_tensors_hooks(frame.pack, _core.unpack):
-            output = self.plain(*args, **kwargs)
-        return output
+        lock = alone(call.devices) if learned.draws else contextlib.nullcontext()
+        with lock, call.first_run(learned.host_random), saved_tensors_hooks(frame.pack, _core.unpack):
+            return self.plain(*args, **kwargs)
 
     def run_checked(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, Problem | None, list[torch.Tensor]]:
         """Forward, keeping everything; then a second run that must give the same.
 
         Returns the output, what is wrong, and the tensors that the first run saved. If nothing is wrong the frame has
         given them up.
         """
-        flags = self.training_flags()
-        call = Call(self, args, kwargs, flags, self.buffered)
+        call.observe(None)
+        before = _core.tensors_in((args, kwargs))
         frame = _core.Frame(call, self.name, keep=True)
-        with _alone(call.devices):
-            with call.first_run(), saved_tensors_hooks(frame.pack, _core.unpack):
-                output = self.plain(*args, **kwargs)
-            saved = frame.held()
-            problem = call.find_problem(frame, (args, kwargs), output)
+        with call.first_run(host_random=True), saved_tensors_hooks(frame.pack, _core.unpack):
+            output = self.plain(*args, **kwargs)
+        saved = frame.held()
+        problem = call.find_change(before, _core.tensors_in((args, kwargs)), frame)
         if problem is None:
-            changed = {(id(module), name) for module, name, _, _ in call.buffers.entries}
-            self.mutable[flags] = [
-                (module, name)
-                for module, name in self.buffered
-                if (id(module), name) in changed or _is_small(module._buffers[name])
-            ]
+            self.learned[call.flags] = call.learn()
+            problem = call.compare(output)
+        if problem is None:
             frame.release()
         return output, problem, saved
 
@@ -276,70 +142,115 @@ class Call:
     """One call of a unit, and how to repeat it."""
 
     __slots__ = (
-        "args",
-        "buffers",
-        "conditions",
-        "devices",
-        "flags",
-        "kwargs",
-        "parameters",
-        "tensors",
-        "unit",
-        "versions",
-    )
+        "args", "buffers", "devices", "flags", "grad_flags", "kwargs", "opaque", "parameters", "randomness", "state",
+        "switches", "tensors", "unit", "versions", "watched",
+    )  # fmt: skip
 
-    def __init__(
-        self,
-        unit: Unit,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        flags: tuple[bool, ...],
-        buffers: list[tuple[nn.Module, str]],
-    ) -> None:
+    def __init__(self, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.unit = unit
-        self.flags = flags
-        self.args, self.kwargs, self.tensors = _core.snapshot_inputs(args, kwargs)
-        self.parameters = unit.parameters()
-        self.versions = _core.versions(self.tensors), _core.versions(self.parameters)
+        self.args, self.kwargs, _, self.tensors, self.opaque = _core.snapshot_inputs(args, kwargs)
+        self.state = _core.ModuleState(unit.module)
+        self.flags = self.state.training()
+        self.parameters = self.state.parameters()
         self.devices = {t.device for t in (*self.tensors, *self.parameters)}
-        self.buffers = Buffers(buffers)
+
+    # The first run
+
+    def observe(self, learned: Learned | None) -> None:
+        """Note what must be put back or must not change; without anything learned, every buffer."""
+        self.buffers: list[tuple[int, str, nn.Module, torch.Tensor, torch.Tensor]] = []
+        self.watched = list(self.parameters)
+        for index, module in enumerate(self.state.modules()):
+            for name, buffer in module._buffers.items():
+                if buffer is None:
+                    continue
+                if learned is None or (index, name) in learned.buffers:
+                    self.buffers.append((index, name, module, buffer, buffer.detach().clone()))
+                else:
+                    self.watched.append(buffer)
+        self._note_versions()
+        self.grad_flags = _core.grad_flags(self.parameters)
+        self.switches = Switches(self.devices)
+
+    def _note_versions(self) -> None:
+        self.versions = _core.versions(self.tensors), _core.versions(self.watched)
 
     @contextlib.contextmanager
-    def first_run(self) -> Iterator[None]:
-        """Around the first run: what it depends on is noted as it begins."""
-        with _alone(self.devices):
-            self.conditions = Conditions(self.devices)
-            yield
-            self.conditions.forget_unused_rng()
+    def first_run(self, host_random: bool) -> Iterator[None]:
+        """Around the first run: where the generators are as it begins."""
+        self.randomness = Randomness(self.devices, host_random)
+        yield
+        self.randomness.keep_moved()
+
+    def find_change(self, before: list[torch.Tensor], after: list[torch.Tensor], frame: _core.Frame) -> Problem | None:
+        """Did the first run change what a second one would start from?"""
+        if len(before) != len(after) or any(a is not b for a, b in zip(before, after)):
+            return Problem("it changes the containers of its inputs", warn=False)
+        if _core.versions(self.tensors) != self.versions[0]:
+            return Problem("it changes its inputs in place", warn=False)
+        now = _core.ModuleState(self.unit.module).parameters()
+        if len(now) != len(self.parameters) or _core.versions(self.watched) != self.versions[1]:
+            return Problem("it changes its parameters", warn=False)
+        if any(a is not b for a, b in zip(now, self.parameters) if a.is_leaf):
+            return Problem("it replaces its parameters", warn=False)
+        if frame.changed():
+            return Problem("it changes a tensor in place that its backward needs", warn=False)
+        if any(device.type == "cuda" for device in self.devices) and self.unit.has_cudnn_dropout():
+            return Problem("cuDNN keeps the random state of a recurrent layer's dropout to itself", warn=False)
+        return None
+
+    def learn(self) -> Learned:
+        """Which buffers must be put back: those that changed (batch norm does so without telling) and small ones."""
+        keep = [
+            entry
+            for entry in self.buffers
+            if tensor_bytes([entry[3]]) <= SMALL_BUFFER_BYTES
+            or entry[2]._buffers.get(entry[1]) is not entry[3]
+            or not same_bits(entry[3], entry[4])
+        ]
+        kept = {(entry[0], entry[1]) for entry in keep}
+        self.watched += [entry[3] for entry in self.buffers if (entry[0], entry[1]) not in kept]
+        self.buffers = keep
+        self._note_versions()
+        return Learned(kept, self.randomness)
+
+    # A repetition
 
     def __call__(self, frame: _core.Frame) -> None:
         """Run the unit again; what it saves goes to the frame."""
+        if self.unit.on_backward is not None:
+            self.unit.on_backward()
         self._check_unchanged()
-        with contextlib.suppress(_core.StopRecompute), self._again(frame.collect, identity):
+        with contextlib.suppress(_core.StopRecompute), self._again(), saved_tensors_hooks(frame.collect, identity):
             self.unit.plain(*self.args, **self.kwargs)
 
     @contextlib.contextmanager
-    def _again(self, pack: Callable[..., Any], unpack: Callable[..., Any]) -> Iterator[None]:
-        flags = self.unit.training_flags()
-        with _alone(self.devices), self.conditions.put_back(), self.buffers.put_back(), torch.enable_grad():
+    def _again(self) -> Iterator[None]:
+        random = alone(self.devices) if self.randomness.states else contextlib.nullcontext()
+        with self.unit.lock, random, self.switches.put_back(), self.randomness.put_back(), torch.enable_grad():
+            self.state.enter()
+            now = _core.grad_flags(self.parameters)
             try:
-                self._set_training(self.flags, flags)
-                with saved_tensors_hooks(pack, unpack):
-                    yield
+                for _, name, module, _, before in self.buffers:
+                    module._buffers[name] = before.clone()
+                self._set_grad_flags(self.grad_flags, now)
+                yield
             finally:
-                self._set_training(flags, self.flags)
+                self._set_grad_flags(now, self.grad_flags)
+                self.state.leave()
 
-    def _set_training(self, wanted: tuple[bool, ...], current: tuple[bool, ...]) -> None:
+    def _set_grad_flags(self, wanted: bytes, current: bytes) -> None:
         if wanted != current:
-            for module, training in zip(self.unit.modules, wanted):
-                module.training = training
+            for parameter, flag in zip(self.parameters, wanted):
+                if parameter.is_leaf:
+                    parameter.requires_grad_(bool(flag))
 
     def _check_unchanged(self) -> None:
         what = None
         if _core.versions(self.tensors) != self.versions[0]:
             what = "an input"
-        elif _core.versions(self.parameters) != self.versions[1]:
-            what = "a parameter"
+        elif _core.versions(self.watched) != self.versions[1]:
+            what = "a parameter or buffer"
         if what is not None:
             raise MemScaleError(
                 f"{what} of unit '{self.unit.name}' was modified by an inplace operation after its forward, so the "
@@ -347,29 +258,24 @@ class Call:
                 "optimizer.step() does that, too), or train with enable_checkpointing=False."
             )
 
-    def find_problem(self, frame: _core.Frame, given: Any, output: Any) -> Problem | None:
-        """Run the unit a second time; what keeps it from being recomputed, or None."""
-        now = _core.tensors_in(given)
-        if len(now) != len(self.tensors) or any(a is not b for a, b in zip(now, self.tensors)):
-            return Problem("it changes the containers of its inputs", warn=False)
-        if _core.versions(self.tensors) != self.versions[0]:
-            return Problem("it changes its inputs in place", warn=False)
-        if frame.changed():
-            return Problem("it changes a tensor in place that its backward needs", warn=False)
-        if any(device.type == "cuda" for device in self.devices) and self.unit.has_cudnn_dropout():
-            return Problem("cuDNN keeps the random state of a recurrent layer's dropout to itself", warn=False)
-        self.buffers.keep(self.buffers.changed())
-        after = Conditions(self.devices)
+    def compare(self, output: Any) -> Problem | None:
+        """Run the unit a second time and compare. Whatever it raises or leaves behind, the first run stands."""
+        ours = _core.tensors_in(output)
+        if not ours:
+            return Problem("its output has no tensors that a second run could be compared with", warn=False)
+        after = Randomness(self.devices, host=True)
+        frame = _core.Frame(self, self.unit.name)  # a tensor of the second run that escapes still has its gradient
         try:
-            with self._again(_core.drop, _core.unpack):
-                second = self.unit.plain(*self.args, **self.kwargs)
-                repeated = after.same_draws()
-        except Exception as error:  # whatever it is, the first run stands
+            with self._again(), saved_tensors_hooks(frame.pack, _core.unpack):
+                # Not in this context: who collects outputs through a context variable shall not get them twice.
+                second = contextvars.Context().run(self.unit.plain, *self.args, **self.kwargs)
+                moved = after.moved()
+        except Exception as error:
             return Problem(f"a second run raised {type(error).__name__}: {error}", warn=True)
         finally:
-            after.restore_rng()
-        ours, theirs = _core.tensors_in(output), _core.tensors_in(second)
-        if not repeated:
+            after.restore()
+        theirs = _core.tensors_in(second)
+        if moved:
             return Problem("it drew a different number of random values in a second run", warn=True)
         if len(ours) != len(theirs) or not all(same_bits(a, b) for a, b in zip(ours, theirs)):
             return Problem("a second run on the same input gave a different output", warn=True)

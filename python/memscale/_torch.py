@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 MINIMUM = (2, 4)
 
 
@@ -22,4 +24,4 @@ def require_torch() -> None:
         )
     from . import _core
 
-    _core.bind(torch.Tensor, torch.Tensor.detach, torch._C._current_graph_task_id)
+    _core.bind(torch.Tensor, torch.nn.Parameter, torch.Tensor.detach, torch._C._current_graph_task_id, copy.copy)

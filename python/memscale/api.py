@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from ._attach import touched_modules
 from .config import AsyncOffloadConfig, Config
 from .errors import MemScaleError, MemScaleWarning
 from .executor import HANDLE, Executor
@@ -131,8 +132,14 @@ def _attach(
             stacklevel=4,
         )
         old.detach()
-    executor = Executor(model, config, optimizer)
-    executor.attach(sample, plan)
+    try:
+        _check_parts(model)
+        executor = Executor(model, config, optimizer)
+        executor.attach(sample, plan)
+    except BaseException:
+        if old is not None:
+            old.attach(plan=old.plan)  # a failed attempt leaves things as they were
+        raise
     return executor
 
 
@@ -170,6 +177,15 @@ def _check_model(model: nn.Module) -> None:
         )
     if any(isinstance(p, nn.parameter.UninitializedTensorMixin) for p in model.parameters()):
         raise ValueError(f"{name} has lazy layers whose shapes are not known yet: run one forward before you wrap it")
+
+
+def _check_parts(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        if module in touched_modules:
+            raise MemScaleError(
+                f"a part of this model ({name or 'the model itself'}) is wrapped already, by itself or as part of "
+                "another model; memscale.detach that one first"
+            )
 
 
 def _executor_of(model: nn.Module) -> Executor | None:

@@ -17,14 +17,20 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from . import _core, _memory
 from ._attach import Attachment
+from ._conditions import Randomness
 from ._log import Log
-from ._recompute import Buffers, Conditions, Measured, Problem, Unit, hooks_allowed, identity
+from ._recompute import Call, Measured, Problem, Unit, identity
 from ._units import find_units, param_bytes
 from .config import Config
 from .errors import MemScaleError, MemScaleWarning
 from .plan import Plan
 
 HANDLE = "_memscale_executor"
+
+# False inside torch.func transforms, which do not support hooks on saved tensors.
+_hooks_allowed = getattr(torch._C._autograd, "_saved_tensors_hooks_is_enabled", lambda: True)
+# The hooks on saved tensors that are in force, if any (the argument: also while tracing).
+_top_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", lambda ignore: None)
 
 
 class Executor:
@@ -47,7 +53,8 @@ class Executor:
         self._units = [Unit(name, module, param_bytes(module)) for name, module in find_units(model).items()]
         self._device = _memory.main_device(model)
         self._log: Log | None = None
-        self._measuring: _Measurement | None = None  # inside the forward that settles the plan
+        self._measuring: _Measurement | None = None  # until the plan is settled
+        self._sampling = False  # inside the forward on a sample input
         self._rest_bytes = 0
         self._said: set[str] = set()
         self.plan = self._make_plan(_core.PLAN_RECOMPUTE_ALL, provisional=True)
@@ -62,7 +69,7 @@ class Executor:
         try:
             self._attach_modules()
             self._log_hardware()
-            self._apply(self.plan if plan is None else plan)
+            self._apply(self.plan if plan is None else plan.settled())
             if plan is None and sample is not None:
                 self._settle_on(*sample)
             else:
@@ -77,7 +84,8 @@ class Executor:
             self._attachment.set_forward(unit.module, _UnitForward(self, unit))
         for module in self.model.modules():
             if _takes_use_cache(module):
-                self._attachment.add_pre_hook(module, _UseCacheOff(self))
+                self._attachment.add_pre_hook(module, _UseCacheOff(self, module))
+        self._attachment.set_attribute(self.model, "_replicate_for_data_parallel", _refuse_data_parallel)
         self._attachment.add_pre_hook(self.model, _ForwardBegins(self))
         self._attachment.add_post_hook(self.model, _ForwardEnds(self))
         self._attachment.set_attribute(self.model, HANDLE, self)
@@ -124,23 +132,34 @@ class Executor:
 
     def _apply(self, plan: Plan) -> None:
         self.plan = plan
+        self._measuring = None
         for unit in self._units:
+            unit.on_backward = self._settle if plan.provisional else None
             unit.recompute = "recompute" in plan.layers[unit.name] and unit.excluded is None
+
+    def _settle(self, rest_bytes: int = 0) -> None:
+        """What there is to know has been measured: make the plan."""
+        self._rest_bytes = rest_bytes
+        self._apply(self._make_plan())
+        self._info("plan: %s", self.plan.describe())
 
     def _settle_on(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Run one forward on the sample, which settles the plan; random state and buffers end as they were."""
-        buffers = Buffers([(module, name) for module in self.model.modules() for name in module._buffers])
-        conditions = Conditions({p.device for p in self.model.parameters()})
+        buffers = [(m, name, b, b.detach().clone()) for m in self.model.modules() for name, b in _buffers_of(m)]
+        randomness = Randomness({p.device for p in self.model.parameters()}, host=True)
         outside: list[torch.Tensor] = []
 
         def pack(tensor: torch.Tensor) -> torch.Tensor:
             outside.append(tensor.detach())
             return outside[-1]
 
+        self._sampling = True
+        self._measuring = _Measurement(self, outside)
         try:
             with torch.enable_grad(), saved_tensors_hooks(pack, identity):
-                self._measuring = _Measurement(self, outside)
                 self.model(*args, **kwargs)
+            if self.plan.provisional:  # the root has no output, or hides its forward from hooks
+                self._settle()
         except MemScaleError:
             raise
         except Exception as error:
@@ -149,24 +168,24 @@ class Executor:
                 "positional inputs or a dict of keyword inputs, on the model's device."
             ) from error
         finally:
-            conditions.restore_rng()
-            buffers.restore()
+            self._sampling = False
+            randomness.restore()
+            for module, name, buffer, before in buffers:
+                module._buffers[name] = buffer
+                with torch.no_grad():
+                    buffer.copy_(before)
 
     # The forward of the model
 
     def begin_forward(self) -> None:
         """The model's forward begins."""
-        if self._measuring is None and self.plan.provisional and torch.is_grad_enabled() and _may_hook():
+        if self.plan.provisional and not self._sampling and torch.is_grad_enabled():
             self._measuring = _Measurement(self)
 
     def end_forward(self, output: Any) -> None:
         """It ends; with None if it raised."""
-        measuring, self._measuring = self._measuring, None
-        if measuring is None or output is None:
-            return
-        self._rest_bytes = measuring.rest_bytes(output)
-        self._apply(self._make_plan())
-        self._info("plan: %s", self.plan.describe())
+        if self._measuring is not None and self._measuring.n_units and output is not None:
+            self._settle(self._measuring.rest_bytes(output))
 
     # The forward of a unit
 
@@ -174,15 +193,22 @@ class Executor:
         """Run a unit's forward as the plan says."""
         if not _may_hook() or not (self.attached and unit.recompute and torch.is_grad_enabled()):
             return unit.plain(*args, **kwargs)
-        if _has_cache(args, kwargs):
-            self._say_once(f"unit '{unit.name}' got a key-value cache: such calls are not recomputed")
+        if not self._sampling and _top_hooks(True) is not None:
+            self._say_once("hooks on saved tensors (a checkpoint, an offload) are around the model: they come first")
             return unit.plain(*args, **kwargs)
-        if self._measuring is None and unit.training_flags() in unit.mutable:
-            return unit.run(args, kwargs)
-        output, problem, saved = unit.run_checked(args, kwargs)
+        call = Call(unit, args, kwargs)
+        if call.opaque is not None:
+            kind = call.opaque.__name__
+            self._say_once(f"unit '{unit.name}' got a {kind}, which may change: such calls are not recomputed")
+            return unit.plain(*args, **kwargs)
+        if not self.plan.provisional and call.flags in unit.learned:
+            return unit.run(call, args, kwargs)
+        output, problem, saved = unit.run_checked(call, args, kwargs)
         if problem is not None:
             self._exclude(unit, problem)
-        if self._measuring is not None:
+        if self.plan.provisional:
+            if self._measuring is None:  # not inside the model's own forward
+                self._measuring = _Measurement(self)
             self._measuring.add(unit, _core.tensors_in((args, kwargs)), saved)
         return output
 
@@ -242,14 +268,14 @@ class _Measurement:
     def __init__(self, executor: Executor, outside: list[torch.Tensor] | None = None) -> None:
         self._seen = set(_memory.state_storages(executor.model))  # storages that are counted already
         self._outside = outside  # what was saved outside units, where that is known
-        self._n_units = 0
+        self.n_units = 0
         for unit in executor._units:
             unit.measured = Measured()
 
     def add(self, unit: Unit, inputs: list[torch.Tensor], saved: list[torch.Tensor]) -> None:
         if unit.measured.calls == 0:
-            unit.measured.order = self._n_units
-            self._n_units += 1
+            unit.measured.order = self.n_units
+            self.n_units += 1
         unit.measured.add(inputs, saved, self._seen)
 
     def rest_bytes(self, output: Any) -> int:
@@ -302,29 +328,44 @@ class _ForwardEnds(_Hook):
 class _UseCacheOff(_Hook):
     """Training needs no key-value cache, and a cache would be filled a second time by a recomputation."""
 
+    def __init__(self, executor: Executor, module: nn.Module) -> None:
+        super().__init__(executor)
+        self.position = _position("use_cache", module) or 0
+
     def __call__(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
         if not torch.is_grad_enabled() or not any(unit.recompute for unit in self.executor._units):
             return None
         config = getattr(module, "config", None)
-        if kwargs.get("use_cache") is not None or not getattr(config, "use_cache", False):
+        chosen = kwargs.get("use_cache") is not None or len(args) > self.position
+        if chosen or not getattr(config, "use_cache", False):
             return None
         self.executor.say_use_cache()
         return args, {**kwargs, "use_cache": False}
 
 
 def _takes_use_cache(module: nn.Module) -> bool:
-    if not hasattr(getattr(module, "config", None), "use_cache"):
-        return False
+    return hasattr(getattr(module, "config", None), "use_cache") and _position("use_cache", module) is not None
+
+
+def _position(name: str, module: nn.Module) -> int | None:
+    """The place of a parameter in a module's forward, or None."""
     try:
-        return "use_cache" in inspect.signature(module.forward).parameters
+        names = list(inspect.signature(module.forward).parameters)
     except (TypeError, ValueError):
-        return False
+        return None
+    return names.index(name) if name in names else None
 
 
-def _has_cache(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Is a key-value cache among the inputs? It is changed by the call, so the call cannot be repeated."""
-    return any(hasattr(value, "get_seq_length") for value in (*args, *kwargs.values()) if value is not None)
+def _buffers_of(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
+    return [(name, buffer) for name, buffer in module._buffers.items() if buffer is not None]
+
+
+def _refuse_data_parallel() -> None:
+    raise MemScaleError(
+        "nn.DataParallel copies modules in a way that MemScale cannot follow; use DistributedDataParallel, or "
+        "detach first"
+    )
 
 
 def _may_hook() -> bool:
-    return not torch.compiler.is_compiling() and not torch.jit.is_tracing() and hooks_allowed()
+    return not torch.compiler.is_compiling() and not torch.jit.is_tracing() and bool(_hooks_allowed())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from . import _core
 
@@ -41,6 +41,13 @@ class Plan:
         self.skipped: bool = summary["skipped"]
         self.fits: bool = self.predicted_peak_bytes <= self.budget_bytes
         self.fingerprint: str = f"{summary['fingerprint']:016x}"
+
+    def settled(self) -> Plan:
+        """The same plan, to be used as it is."""
+        return Plan(self._core) if self.provisional else self
+
+    def __reduce__(self) -> Any:
+        return _load, (self.to_json(), self.provisional)
 
     @property
     def n_recomputed(self) -> int:
@@ -82,5 +89,9 @@ class Plan:
         return f"<memscale.Plan {self.fingerprint}: {self.describe()}>"
 
 
+def _load(text: str, provisional: bool) -> Plan:
+    return Plan(_core.plan_from_json(text), provisional=provisional)
+
+
 def _gb(n_bytes: int) -> str:
-    return f"{n_bytes / 1e9:.3f} GB"
+    return f"{n_bytes / 1e9:.3f} GB" if n_bytes >= 1e8 else f"{n_bytes / 1e6:.3f} MB"

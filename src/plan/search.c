@@ -7,6 +7,7 @@
  * fits. min_cost(P) falls with P, so the least peak for a given cost is found by bisection. The two ends are exact to
  * the byte: all is kept where that fits, and no plan is refused that recomputing everything would make fit.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "plan.h"
@@ -119,16 +120,39 @@ static void take_path(const search *s, ms_plan *plan, int64_t end) {
     }
 }
 
+typedef struct size_text {
+    char text[32];
+} size_text;
+
+static size_text show(int64_t bytes) {
+    size_text shown;
+    bool large = bytes >= 100000000;
+    int64_t unit = large ? 1000000000 : 1000000;
+    (void)snprintf(shown.text, sizeof shown.text, "%lld.%03lld %s", (long long)(bytes / unit),
+                   (long long)(bytes % unit / (unit / 1000)), large ? "GB" : "MB");
+    return shown;
+}
+
 /* Recomputing a unit never raises the peak, so this is the smallest there is, to the byte. */
 static ms_status take_leanest(ms_plan *plan) {
-    for (int64_t i = 0; i < plan->n_choices; i++)
-        plan->choices[i].action = ms__unit_can_recompute(&plan->choices[i].unit) ? MS_ACTION_RECOMPUTE : MS_ACTION_KEEP;
+    int64_t largest = 0;
+    const char *name = "nothing";
+    for (int64_t i = 0; i < plan->n_choices; i++) {
+        const ms_unit *unit = &plan->choices[i].unit;
+        plan->choices[i].action = ms__unit_can_recompute(unit) ? MS_ACTION_RECOMPUTE : MS_ACTION_KEEP;
+        if (unit->saved_bytes <= largest) continue;
+        largest = unit->saved_bytes;
+        name = unit->name;
+    }
     int64_t peak = ms__plan_peak(plan);
     if (peak <= plan->budget_bytes) return MS_OK;
-    return ms__fail_value(MS_E_BUDGET, peak,
-                          "the smallest peak that recomputation can reach is %.3f GB (%.3f GB of it parameters, "
-                          "gradients and optimizer state), the budget is %.3f GB",
-                          (double)peak / 1e9, (double)plan->state_bytes / 1e9, (double)plan->budget_bytes / 1e9);
+    return ms__fail_value(
+        MS_E_BUDGET, peak,
+        "the smallest peak that recomputation can reach is %s, the budget is %s: parameters, gradients "
+        "and optimizer state take %s, logits and loss %s, the largest layer (\"%.64s\") %s. A smaller "
+        "batch or shorter inputs lower all but the first",
+        show(peak).text, show(plan->budget_bytes).text, show(plan->state_bytes).text, show(plan->rest_bytes).text, name,
+        show(largest).text);
 }
 
 /* Extra cost that the request allows: a share of the plain step, whose backward takes twice its forward. */

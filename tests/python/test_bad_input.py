@@ -109,6 +109,28 @@ def test_compiled_and_scripted_models():
         memscale.wrap(torch.jit.trace(nn.Linear(2, 2), torch.ones(1, 2)))
 
 
+def test_a_part_of_a_wrapped_model(quiet_config):
+    model = memscale.wrap(zoo.make("encoder"), quiet_config)
+    with pytest.raises(memscale.MemScaleError, match="wrapped already.*detach"):
+        memscale.wrap(model.encoder, quiet_config)
+    memscale.detach(model)
+    memscale.wrap(model.encoder, quiet_config)
+    with pytest.raises(memscale.MemScaleError, match="wrapped already.*detach"):
+        memscale.wrap(model, quiet_config)
+    memscale.detach(model.encoder)
+    memscale.wrap(model, quiet_config)
+
+
+def test_a_failed_attempt_keeps_the_old_plan(quiet_config):
+    model = memscale.wrap(zoo.make("encoder"), quiet_config)
+    old = model._memscale_executor
+    with pytest.raises(memscale.MemScaleError, match="sample_input"), pytest.warns(memscale.MemScaleWarning):
+        memscale.wrap(model, quiet_config, sample_input=torch.ones(1))
+    assert model._memscale_executor is old
+    assert old.attached
+    zoo.assert_same(zoo.train(zoo.make("encoder"), zoo.batch_of("encoder")), zoo.train(model, zoo.batch_of("encoder")))
+
+
 def test_a_trainer_without_a_model():
     class Trainer:
         model = None
@@ -123,7 +145,9 @@ def test_a_budget_that_cannot_be_met(quiet_config):
     config = quiet_config.replace(memory_budget_gb=1e-4)
     args, kwargs = zoo.batch_of("encoder")
     model = zoo.make("encoder")
-    with pytest.raises(memscale.BudgetError, match="smallest peak.*the budget is 0.000 GB") as error:
+    with pytest.raises(
+        memscale.BudgetError, match="smallest peak.*the budget is 0.100 MB.*optimizer state take.*A smaller batch"
+    ) as error:
         memscale.wrap(model, config, sample_input=args)
     assert error.value.smallest_peak_bytes > 1e5
     assert not hasattr(model, "_memscale_executor")

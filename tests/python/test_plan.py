@@ -1,6 +1,8 @@
 """Units, measurement and plans, as Python sees them."""
 
+import copy
 import json
+import pickle
 
 import pytest
 import torch
@@ -152,6 +154,47 @@ def test_the_plan_is_settled_by_the_first_batch(quiet_config):
     assert "recompute" in repr(executor)
 
 
+def test_the_plan_is_settled_without_the_models_own_forward(quiet_config):
+    class Quiet(nn.Module):
+        """Its forward returns nothing; training goes through another method."""
+
+        def __init__(self):
+            super().__init__()
+            self.encoder = zoo.make("encoder")
+
+        def forward(self, x):
+            self.out = self.training_step(x)
+
+        def training_step(self, x):
+            return self.encoder.encoder(x)
+
+    for use_forward in (False, True):
+        model = memscale.wrap(Quiet(), quiet_config)
+        for _ in range(2):
+            model(zoo.floats(2, 10, 32)) if use_forward else None
+            out = model.out if use_forward else model.training_step(zoo.floats(2, 10, 32))
+            out.sum().backward()
+            assert not model._memscale_executor.plan.provisional
+        assert model._memscale_executor.plan.n_recomputed >= 2
+
+
+def test_plans_can_be_pickled_and_copied(planned):
+    for plan in (planned(), memscale.wrap(zoo.make("mlp"), Config(enable_logging=False))._memscale_executor.plan):
+        for twin in (pickle.loads(pickle.dumps(plan)), copy.deepcopy(plan)):
+            assert twin.to_json() == plan.to_json()
+            assert twin.provisional == plan.provisional
+
+
+def test_a_given_plan_stays(quiet_config):
+    model = zoo.make("encoder")
+    lean = memscale.wrap(model, quiet_config)._memscale_executor.plan
+    memscale.detach(model)
+    memscale.wrap(model, quiet_config.replace(force_optimize=False), plan=lean)
+    model(zoo.floats(2, 10, 32)).sum().backward()
+    assert model._memscale_executor.plan.layers == lean.layers
+    assert not model._memscale_executor.plan.provisional
+
+
 def test_repr_says_what_matters(planned):
     text = repr(planned())
     assert "recompute" in text
@@ -180,7 +223,10 @@ def test_core_functions_reject_wrong_types():
         lambda: _core.Frame(),
         lambda: _core.Frame(print, 3),
         lambda: _core.Plan(),
-        lambda: _core.bind(1, 2, 3),
+        lambda: _core.bind(1, 2, 3, 4, 5),
+        lambda: _core.unpack(None),
+        lambda: _core.grad_flags(3),
+        lambda: _core.plan_create([3], 0, 0, 1, 0, 0),
         lambda: _core.set_log(3),
         lambda: _core.plan_from_json(3),
         lambda: _core.hw_detect(None),
@@ -192,5 +238,7 @@ def test_core_functions_reject_wrong_types():
         _core.find_units(b"\0" * 8, b"", b"", b"", b"")
     with pytest.raises(ValueError, match="no modules"):
         _core.find_units(b"", b"", b"", b"", b"")
-    with pytest.raises(memscale.MemScaleError, match="only being checked"):
-        _core.unpack(None)
+    with pytest.raises(_core.StopRecompute):
+        _core.Frame(print, "unit").collect(torch.ones(1))  # no recomputation is running
+    with pytest.raises(AttributeError):
+        _core.ModuleState(3)

@@ -44,7 +44,7 @@ def test_public_names_of_plan_and_executor():
     from memscale.plan import Plan
 
     assert [n for n in vars(Plan) if not n.startswith("_")] == [
-        "n_recomputed", "to_json", "from_json", "check_units", "describe",
+        "settled", "n_recomputed", "to_json", "from_json", "check_units", "describe",
     ]  # fmt: skip
     assert {"attach", "detach"} <= {n for n in vars(Executor) if not n.startswith("_")}
 

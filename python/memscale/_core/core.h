@@ -19,10 +19,14 @@ typedef struct core_state {
     PyTypeObject *frame_type;
     PyTypeObject *saved_type;
     PyTypeObject *plan_type;
+    PyTypeObject *modules_type;
     PyObject *tensor_type; /* handed in by bind(), NULL before */
+    PyObject *parameter_type;
     PyObject *detach;
     PyObject *graph_task_id;
+    PyObject *copy; /* copy.copy */
     PyObject *str_shape, *str_dtype, *str_device, *str_version, *str_smallest, *str_fields, *str_dict;
+    PyObject *str_requires_grad, *str_is_leaf, *str_is_nested, *str_modules, *str_parameters, *str_training, *str_enum;
     ms_log_sink sink; /* what libmemscale writes to while log_callback is set */
     PyObject *log_callback;
 } core_state;
@@ -46,13 +50,14 @@ int core_check_count(const char *name, Py_ssize_t given, Py_ssize_t wanted);
 /* Each file adds its types and functions. */
 int core_add_frame(PyObject *module, core_state *state);
 int core_add_plan(PyObject *module, core_state *state);
+int core_add_modules(PyObject *module, core_state *state);
 
 /* Functions of the module that live in other files. */
 PyObject *core_unpack(PyObject *module, PyObject *record);
-PyObject *core_drop(PyObject *module, PyObject *tensor);
 PyObject *core_snapshot_inputs(PyObject *module, PyObject *const *args, Py_ssize_t n);
 PyObject *core_tensors_in(PyObject *module, PyObject *object);
 PyObject *core_versions(PyObject *module, PyObject *tensors);
+PyObject *core_grad_flags(PyObject *module, PyObject *tensors);
 PyObject *core_hw_detect(PyObject *module, PyObject *root);
 PyObject *core_hw_from_json(PyObject *module, PyObject *text);
 PyObject *core_find_units(PyObject *module, PyObject *const *args, Py_ssize_t n);

@@ -119,8 +119,13 @@ static ms_unit *read_units(PyObject *list, Py_ssize_t *out_n) {
     for (Py_ssize_t i = 0; i < n; i++) {
         long long params, saved, boundary, rows;
         unsigned int flags;
-        if (!PyArg_ParseTuple(PyList_GetItem(list, i), "sLLLLI", &units[i].name, &params, &saved, &boundary, &rows,
-                              &flags)) {
+        PyObject *row = PyList_GetItem(list, i);
+        if (!PyTuple_Check(row)) {
+            PyErr_SetString(PyExc_TypeError, "units must be a list of tuples");
+            PyMem_Free(units);
+            return NULL;
+        }
+        if (!PyArg_ParseTuple(row, "sLLLLI", &units[i].name, &params, &saved, &boundary, &rows, &flags)) {
             PyMem_Free(units);
             return NULL;
         }
@@ -201,8 +206,14 @@ static PyObject *plan_entries(PyObject *self, PyObject *Py_UNUSED(unused)) {
     const ms_plan *plan = ((PlanObject *)self)->plan;
     ms_plan_entry entry = {.struct_bytes = sizeof entry};
     ms_plan_summary summary = {.struct_bytes = sizeof summary};
-    PyObject *list = ms_plan_get_summary(plan, &summary) == MS_OK ? PyList_New(0) : NULL;
-    for (int64_t i = 0; list != NULL && i < summary.n_units && ms_plan_get_entry(plan, i, &entry) == MS_OK; i++) {
+    ms_status status = ms_plan_get_summary(plan, &summary);
+    PyObject *list = status == MS_OK ? PyList_New(0) : NULL;
+    for (int64_t i = 0; list != NULL && i < summary.n_units; i++) {
+        status = ms_plan_get_entry(plan, i, &entry);
+        if (status != MS_OK) {
+            Py_CLEAR(list);
+            break;
+        }
         PyObject *row =
             Py_BuildValue("(sssLLLL)", entry.unit.name, ms_action_name(entry.action), ms_reason_name(entry.reason),
                           (long long)entry.unit.param_bytes, (long long)entry.unit.saved_bytes,
@@ -210,7 +221,7 @@ static PyObject *plan_entries(PyObject *self, PyObject *Py_UNUSED(unused)) {
         if (row == NULL || PyList_Append(list, row) < 0) Py_CLEAR(list);
         Py_XDECREF(row);
     }
-    return list;
+    return list == NULL && status != MS_OK ? core_raise(core_state_of_type(Py_TYPE(self)), status) : list;
 }
 
 PyDoc_STRVAR(to_json_doc, "to_json($self, /)\n--\n\nThe plan as JSON text.");

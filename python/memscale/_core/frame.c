@@ -44,7 +44,8 @@ struct Frame {
     slot *slots;
     Py_ssize_t n_slots, capacity;
     Py_ssize_t cursor; /* slots that the running recomputation has passed */
-    Py_ssize_t last;   /* the last slot that it must fill */
+    Py_ssize_t last;   /* the last slot that it must fill; -1 while none runs */
+    int failed;        /* it did not repeat itself: said again if somebody swallowed the exception */
     int64_t task;      /* backward that the held tensors belong to */
     int keep;
     PyThread_type_lock lock; /* one recomputation at a time; taken without waiting while the GIL is held */
@@ -130,13 +131,14 @@ static PyObject *frame_pack(PyObject *object, PyObject *tensor) {
     return (PyObject *)record;
 }
 
-static PyObject *raise_changed(const core_state *state, const Frame *self, Py_ssize_t index, PyObject *now) {
+static void raise_changed(core_state *state, Frame *self, Py_ssize_t index, PyObject *now) {
     const slot *s = &self->slots[index];
-    return PyErr_Format(state->error,
-                        "unit '%U' did not repeat itself: tensor %zd that it saved was %S %S on %S in forward, and "
-                        "something else when it was computed again for backward (%R). Its forward depends on something "
-                        "that changes between calls; train it with enable_checkpointing=False or make it repeatable.",
-                        self->name, index, s->dtype, s->shape, s->device, now);
+    self->failed = 1;
+    (void)PyErr_Format(state->error,
+                       "unit '%U' did not repeat itself: tensor %zd that it saved was %S %S on %S in forward, and "
+                       "something else when it was computed again for backward (%R). Its forward depends on something "
+                       "that changes between calls; train it with enable_checkpointing=False or make it repeatable.",
+                       self->name, index, s->dtype, s->shape, s->device, now);
 }
 
 /* 1 if the recomputed tensor looks like the one of forward, 0 if not, -1 with an exception. */
@@ -155,52 +157,58 @@ PyDoc_STRVAR(collect_doc, "collect($self, tensor, /)\n--\n\nThe saved-tensor hoo
 static PyObject *frame_collect(PyObject *object, PyObject *tensor) {
     Frame *self = (Frame *)object;
     core_state *state = core_state_of_type(Py_TYPE(object));
-    Py_ssize_t index = self->cursor++;
-    if (index > self->last) { /* only code that swallows StopRecompute gets here */
+    Py_ssize_t index = self->cursor;
+    if (index > self->last || self->failed) { /* only code that swallows our exceptions gets here */
         PyErr_SetNone(state->stop);
         return NULL;
     }
+    self->cursor++;
     int same = looks_the_same(state, &self->slots[index], tensor);
     if (same < 0) return NULL;
     if (same == 0) {
         PyObject *shape = PyObject_GetAttr(tensor, state->str_shape);
-        if (shape != NULL) (void)raise_changed(state, self, index, shape);
+        if (shape != NULL) raise_changed(state, self, index, shape);
         Py_XDECREF(shape);
-        return NULL;
-    }
-    if (index == self->last) {
-        if (hold(state, &self->slots[index], tensor) == 0) PyErr_SetNone(state->stop);
         return NULL;
     }
     if (self->slots[index].record == NULL) { /* nobody will ask for it, but the running graph may */
         return PyObject_CallFunctionObjArgs(state->detach, tensor, NULL);
     }
     if (hold(state, &self->slots[index], tensor) < 0) return NULL;
+    if (index == self->last) {
+        PyErr_SetNone(state->stop);
+        return NULL;
+    }
     Py_INCREF(self->slots[index].tensor);
     return self->slots[index].tensor;
+}
+
+static int raise_short(const core_state *state, const Frame *self, Py_ssize_t last) {
+    PyErr_Format(
+        state->error,
+        "unit '%U' did not repeat itself: its forward saved at least %zd tensors, and something else when it was "
+        "computed again for backward (%zd of them). Its forward depends on something that changes between "
+        "calls; train it with enable_checkpointing=False or make it repeatable.",
+        self->name, last + 1, self->cursor);
+    return -1;
 }
 
 /* Fill the slots of every record that is alive. */
 static int recompute(core_state *state, Frame *self, int64_t task) {
     clear_tensors(self);
     self->task = NO_TASK;
+    self->failed = 0;
     self->cursor = 0;
     self->last = self->n_slots - 1;
     while (self->last > 0 && self->slots[self->last].record == NULL) self->last--;
     PyObject *result = PyObject_CallFunctionObjArgs(self->recompute, self, NULL);
-    if (result == NULL) {
+    Py_ssize_t last = self->last;
+    self->last = -1;
+    int status = result == NULL ? -1 : 0;
+    Py_XDECREF(result);
+    if (status == 0 && (self->failed || self->cursor <= last)) status = raise_short(state, self, last);
+    if (status < 0) {
         clear_tensors(self);
-        return -1;
-    }
-    Py_DECREF(result);
-    if (self->cursor <= self->last) {
-        clear_tensors(self);
-        PyErr_Format(
-            state->error,
-            "unit '%U' did not repeat itself: its forward saved at least %zd tensors, and only %zd when it was "
-            "computed again for backward. Its forward depends on something that changes between calls; train it "
-            "with enable_checkpointing=False or make it repeatable.",
-            self->name, self->last + 1, self->cursor);
         return -1;
     }
     self->task = task;
@@ -231,6 +239,10 @@ static void unlock_frame(Frame *self) {
  */
 static PyObject *take(core_state *state, Frame *self, Py_ssize_t index) {
     slot *s = &self->slots[index];
+    if (s->tensor == NULL) {
+        (void)raise_short(state, self, index);
+        return NULL;
+    }
     int64_t version = core_tensor_version(state, s->tensor);
     if (version == -2) return NULL;
     if (version != s->version) {
@@ -258,7 +270,7 @@ static int64_t current_task(core_state *state) {
 PyObject *core_unpack(PyObject *module, PyObject *object) {
     core_state *state = core_get_state(module);
     if (Py_TYPE(object) != state->saved_type) {
-        PyErr_SetString(state->error, "a tensor was needed again inside a forward that was only being checked");
+        PyErr_SetString(PyExc_TypeError, "unpack() takes what Frame.pack() returned");
         return NULL;
     }
     Saved *record = (Saved *)object;
@@ -275,8 +287,6 @@ PyObject *core_unpack(PyObject *module, PyObject *object) {
     Py_DECREF(object);
     return tensor;
 }
-
-PyObject *core_drop(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(tensor)) { Py_RETURN_NONE; }
 
 PyDoc_STRVAR(release_doc, "release($self, /)\n--\n\nStop keeping: from now on, recompute.");
 
@@ -325,6 +335,7 @@ static PyObject *frame_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     Frame *self = (Frame *)alloc(type, 0);
     if (self == NULL) return NULL;
     self->task = NO_TASK;
+    self->last = -1;
     self->keep = keep;
     self->lock = PyThread_allocate_lock();
     if (self->lock == NULL) {

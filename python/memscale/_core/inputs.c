@@ -1,11 +1,25 @@
-/* inputs.c - walking nested inputs and outputs: tuples, lists, dicts and dataclasses with tensors in them.
+/* inputs.c - nested inputs and outputs: tuples, lists, dicts and dataclasses with tensors in them.
  *
- * A recomputation must see the inputs as they were, so lists and dicts are copied when a unit is called: the caller may
- * append to them later. Tensors themselves are shared; their version counters tell whether they were changed.
+ * A recomputation must see the inputs as they were, so a call's inputs are copied when the unit is called: containers
+ * become new objects (the caller may append to them later), and tensors with a history become aliases without it, so
+ * that a call neither keeps the graph before it alive nor registers anything on it. An alias shares memory and version
+ * counter with its tensor. An object that cannot be seen into, such as a key-value cache, is reported: nobody could
+ * tell whether the call changes it.
  */
 #include "core.h"
 
+#include <string.h>
+
 #define MAX_DEPTH 32 /* deeper nesting, or a container that holds itself, is passed on as it is */
+
+typedef struct snapshot {
+    core_state *state;
+    PyObject *tensors; /* list: as given, each once */
+    PyObject *aliases; /* list: as they are in the copy */
+    PyObject *opaque;  /* the type of the first object that cannot be seen into, borrowed from it; or NULL */
+} snapshot;
+
+/* ---- Finding tensors ---- */
 
 static int walk(core_state *state, PyObject *object, PyObject *found, int depth);
 
@@ -17,65 +31,51 @@ static int walk_dict(core_state *state, PyObject *dict, PyObject *found, int dep
     return 0;
 }
 
+/* An attribute, or NULL without an exception where there is none. */
+static PyObject *get_optional(PyObject *object, PyObject *name, int *failed) {
+    PyObject *value = PyObject_GetAttr(object, name);
+    *failed = value == NULL && !PyErr_ExceptionMatches(PyExc_AttributeError);
+    if (value == NULL && !*failed) PyErr_Clear();
+    return value;
+}
+
+/* 1 if instances of this type are dataclasses, 0 if not, -1 with an exception. */
+static int is_dataclass(core_state *state, PyObject *object) {
+    int failed;
+    PyObject *fields = get_optional((PyObject *)Py_TYPE(object), state->str_fields, &failed);
+    int found = fields != NULL;
+    Py_XDECREF(fields);
+    return failed ? -1 : found;
+}
+
 static int walk_dataclass(core_state *state, PyObject *object, PyObject *found, int depth) {
-    PyObject *fields = PyObject_GetAttr((PyObject *)Py_TYPE(object), state->str_fields);
-    if (fields == NULL) {
-        PyErr_Clear();
-        return 0;
-    }
-    Py_DECREF(fields);
-    PyObject *dict = PyObject_GetAttr(object, state->str_dict);
-    if (dict == NULL) {
-        PyErr_Clear(); /* slots only */
-        return 0;
-    }
-    int status = PyDict_Check(dict) ? walk_dict(state, dict, found, depth) : 0;
+    int failed, status = is_dataclass(state, object);
+    if (status <= 0) return status;
+    PyObject *dict = get_optional(object, state->str_dict, &failed);
+    if (dict == NULL) return failed ? -1 : 0;
+    status = PyDict_Check(dict) ? walk_dict(state, dict, found, depth) : 0;
     Py_DECREF(dict);
     return status;
+}
+
+static PyObject *item_of(PyObject *sequence, Py_ssize_t i) {
+    return PyTuple_Check(sequence) ? PyTuple_GetItem(sequence, i) : PyList_GetItem(sequence, i);
+}
+
+static Py_ssize_t length_of(PyObject *sequence) {
+    return PyTuple_Check(sequence) ? PyTuple_Size(sequence) : PyList_Size(sequence);
 }
 
 static int walk(core_state *state, PyObject *object, PyObject *found, int depth) {
     if (object == Py_None || depth > MAX_DEPTH) return 0;
     if (core_is_tensor(state, object)) return PyList_Append(found, object);
-    if (PyTuple_Check(object)) {
-        for (Py_ssize_t i = 0; i < PyTuple_Size(object); i++)
-            if (walk(state, PyTuple_GetItem(object, i), found, depth + 1) < 0) return -1;
-        return 0;
-    }
-    if (PyList_Check(object)) {
-        for (Py_ssize_t i = 0; i < PyList_Size(object); i++)
-            if (walk(state, PyList_GetItem(object, i), found, depth + 1) < 0) return -1;
+    if (PyTuple_Check(object) || PyList_Check(object)) {
+        for (Py_ssize_t i = 0; i < length_of(object); i++)
+            if (walk(state, item_of(object, i), found, depth + 1) < 0) return -1;
         return 0;
     }
     if (PyDict_Check(object)) return walk_dict(state, object, found, depth + 1);
     return walk_dataclass(state, object, found, depth + 1);
-}
-
-/* A new reference to a copy of exact lists, dicts and tuples, all the way down; anything else is shared. */
-static PyObject *copy_containers(PyObject *object, int depth) {
-    if (depth > MAX_DEPTH || !(PyTuple_CheckExact(object) || PyList_CheckExact(object) || PyDict_CheckExact(object))) {
-        Py_INCREF(object);
-        return object;
-    }
-    if (PyDict_CheckExact(object)) {
-        PyObject *copy = PyDict_New(), *key, *value;
-        Py_ssize_t position = 0;
-        while (copy != NULL && PyDict_Next(object, &position, &key, &value)) {
-            PyObject *item = copy_containers(value, depth + 1);
-            if (item == NULL || PyDict_SetItem(copy, key, item) < 0) Py_CLEAR(copy);
-            Py_XDECREF(item);
-        }
-        return copy;
-    }
-    int is_tuple = PyTuple_CheckExact(object);
-    Py_ssize_t n = is_tuple ? PyTuple_Size(object) : PyList_Size(object);
-    PyObject *copy = is_tuple ? PyTuple_New(n) : PyList_New(n);
-    for (Py_ssize_t i = 0; copy != NULL && i < n; i++) {
-        PyObject *item = copy_containers(is_tuple ? PyTuple_GetItem(object, i) : PyList_GetItem(object, i), depth + 1);
-        int failed = item == NULL || (is_tuple ? PyTuple_SetItem(copy, i, item) : PyList_SetItem(copy, i, item)) < 0;
-        if (failed) Py_CLEAR(copy);
-    }
-    return copy;
 }
 
 PyObject *core_tensors_in(PyObject *module, PyObject *object) {
@@ -84,39 +84,180 @@ PyObject *core_tensors_in(PyObject *module, PyObject *object) {
     return found;
 }
 
-PyObject *core_snapshot_inputs(PyObject *module, PyObject *const *args, Py_ssize_t n) {
-    core_state *state = core_get_state(module);
-    if (!core_check_count("snapshot_inputs", n, 2)) return NULL;
-    PyObject *copied_args = copy_containers(args[0], 0);
-    PyObject *copied_kwargs = copied_args == NULL ? NULL : copy_containers(args[1], 0);
-    PyObject *found = copied_kwargs == NULL ? NULL : PyList_New(0);
-    PyObject *result = NULL;
-    if (found != NULL && walk(state, copied_args, found, 0) == 0 && walk(state, copied_kwargs, found, 0) == 0)
-        result = PyTuple_Pack(3, copied_args, copied_kwargs, found);
-    Py_XDECREF(copied_args);
-    Py_XDECREF(copied_kwargs);
+/* ---- Copying inputs ---- */
+
+static PyObject *copy_input(snapshot *s, PyObject *object, int depth);
+
+static PyObject *share(PyObject *object) {
+    Py_INCREF(object);
+    return object;
+}
+
+/* -1 with an exception, else the truth of an attribute. */
+static int attribute_is_true(PyObject *object, PyObject *name) {
+    PyObject *value = PyObject_GetAttr(object, name);
+    int truth = value == NULL ? -1 : PyObject_IsTrue(value);
+    Py_XDECREF(value);
+    return truth;
+}
+
+static PyObject *make_alias(snapshot *s, PyObject *tensor) {
+    core_state *state = s->state;
+    if (Py_TYPE(tensor) != (PyTypeObject *)state->tensor_type) {
+        if (Py_TYPE(tensor) != (PyTypeObject *)state->parameter_type && s->opaque == NULL)
+            s->opaque = (PyObject *)Py_TYPE(tensor); /* a subclass may keep its data anywhere */
+        return share(tensor);
+    }
+    int nested = attribute_is_true(tensor, state->str_is_nested);
+    if (nested == 1 && s->opaque == NULL) s->opaque = (PyObject *)Py_TYPE(tensor);
+    if (nested != 0) return nested < 0 ? NULL : share(tensor);
+    int leaf = attribute_is_true(tensor, state->str_is_leaf);
+    if (leaf != 0) return leaf < 0 ? NULL : share(tensor);
+    PyObject *alias = PyObject_CallFunctionObjArgs(state->detach, tensor, NULL);
+    if (alias != NULL && PyObject_SetAttr(alias, state->str_requires_grad, Py_True) < 0) Py_CLEAR(alias);
+    return alias;
+}
+
+static PyObject *copy_tensor(snapshot *s, PyObject *tensor) {
+    for (Py_ssize_t i = 0; i < PyList_Size(s->tensors); i++)
+        if (PyList_GetItem(s->tensors, i) == tensor) return share(PyList_GetItem(s->aliases, i));
+    PyObject *alias = make_alias(s, tensor);
+    if (alias != NULL && (PyList_Append(s->tensors, tensor) < 0 || PyList_Append(s->aliases, alias) < 0))
+        Py_CLEAR(alias);
+    return alias;
+}
+
+static PyObject *copy_dict(snapshot *s, PyObject *dict, int depth) {
+    PyObject *copy = PyDict_New(), *key, *value;
+    Py_ssize_t position = 0;
+    while (copy != NULL && PyDict_Next(dict, &position, &key, &value)) {
+        PyObject *item = copy_input(s, value, depth + 1);
+        if (item == NULL || PyDict_SetItem(copy, key, item) < 0) Py_CLEAR(copy);
+        Py_XDECREF(item);
+    }
+    return copy;
+}
+
+static PyObject *copy_sequence(snapshot *s, PyObject *sequence, int depth) {
+    Py_ssize_t n = length_of(sequence);
+    int is_tuple = PyTuple_Check(sequence);
+    PyObject *copy = is_tuple ? PyTuple_New(n) : PyList_New(n);
+    for (Py_ssize_t i = 0; copy != NULL && i < n; i++) {
+        PyObject *item = copy_input(s, item_of(sequence, i), depth + 1);
+        int failed = item == NULL || (is_tuple ? PyTuple_SetItem(copy, i, item) : PyList_SetItem(copy, i, item)) < 0;
+        if (failed) Py_CLEAR(copy);
+    }
+    if (copy == NULL || !is_tuple || PyTuple_CheckExact(sequence)) return copy;
+    PyObject *named = PyObject_CallObject((PyObject *)Py_TYPE(sequence), copy); /* a named tuple */
+    Py_DECREF(copy);
+    return named;
+}
+
+/* A shallow copy of a container of another class; the tensors in it are shared, and noted. */
+static PyObject *copy_shallow(snapshot *s, PyObject *object) {
+    PyObject *copy = PyObject_CallFunctionObjArgs(s->state->copy, object, NULL);
+    PyObject *found = copy == NULL ? NULL : PyList_New(0);
+    int failed = found == NULL || walk(s->state, copy, found, 0) < 0;
+    for (Py_ssize_t i = 0; !failed && i < PyList_Size(found); i++) {
+        PyObject *tensor = PyList_GetItem(found, i);
+        failed = PyList_Append(s->tensors, tensor) < 0 || PyList_Append(s->aliases, tensor) < 0;
+    }
     Py_XDECREF(found);
+    if (failed) Py_CLEAR(copy);
+    return copy;
+}
+
+/* Values that nobody changes: numbers, text, functions, modules' and torch's own constants, enumeration members. */
+static int is_constant(core_state *state, PyObject *object) {
+    if (object == Py_None || PyBool_Check(object) || PyLong_Check(object) || PyFloat_Check(object) ||
+        PyUnicode_Check(object) || PyBytes_Check(object) || PyComplex_Check(object) || PySlice_Check(object) ||
+        PyFrozenSet_Check(object) || object == Py_Ellipsis || PyCallable_Check(object) || PyRange_Check(object))
+        return 1;
+    PyObject *type = (PyObject *)Py_TYPE(object);
+    int failed, known = 0;
+    PyObject *members = get_optional(type, state->str_enum, &failed);
+    Py_XDECREF(members);
+    if (failed) return -1;
+    PyObject *name = members == NULL ? PyObject_Str(type) : NULL; /* "<class 'torch.dtype'>" */
+    if (members == NULL && name == NULL) return -1;
+    const char *text = name == NULL ? NULL : PyUnicode_AsUTF8AndSize(name, NULL);
+    static const char *const constants[] = {"'torch.dtype'",         "'torch.device'", "'torch.layout'",
+                                            "'torch.memory_format'", "'torch.Size'",   ".BlockMask'"};
+    for (size_t i = 0; text != NULL && i < sizeof constants / sizeof *constants; i++)
+        known = known || strstr(text, constants[i]) != NULL;
+    Py_XDECREF(name);
+    return members != NULL || known;
+}
+
+static PyObject *copy_input(snapshot *s, PyObject *object, int depth) {
+    if (object == Py_None || depth > MAX_DEPTH) return share(object);
+    if (core_is_tensor(s->state, object)) return copy_tensor(s, object);
+    if (PyDict_CheckExact(object)) return copy_dict(s, object, depth);
+    if (PyTuple_CheckExact(object) || PyList_CheckExact(object)) return copy_sequence(s, object, depth);
+    if (PyTuple_Check(object) && PyObject_HasAttrString(object, "_fields")) return copy_sequence(s, object, depth);
+    int constant = is_constant(s->state, object);
+    if (constant != 0) return constant < 0 ? NULL : share(object);
+    int known = PyDict_Check(object) || PyList_Check(object) || PyTuple_Check(object) || PyAnySet_Check(object);
+    if (!known) known = is_dataclass(s->state, object);
+    if (known < 0) return NULL;
+    if (known) return copy_shallow(s, object);
+    if (s->opaque == NULL) s->opaque = (PyObject *)Py_TYPE(object);
+    return share(object);
+}
+
+PyObject *core_snapshot_inputs(PyObject *module, PyObject *const *args, Py_ssize_t n) {
+    if (!core_check_count("snapshot_inputs", n, 2)) return NULL;
+    snapshot s = {.state = core_get_state(module), .tensors = PyList_New(0), .aliases = PyList_New(0)};
+    PyObject *positional = NULL, *keywords = NULL, *result = NULL;
+    if (s.tensors != NULL && s.aliases != NULL) positional = copy_input(&s, args[0], 0);
+    if (positional != NULL) keywords = copy_input(&s, args[1], 0);
+    if (keywords != NULL)
+        result = PyTuple_Pack(5, positional, keywords, s.tensors, s.aliases, s.opaque == NULL ? Py_None : s.opaque);
+    Py_XDECREF(positional);
+    Py_XDECREF(keywords);
+    Py_XDECREF(s.tensors);
+    Py_XDECREF(s.aliases);
     return result;
+}
+
+/* ---- What is noted of tensors ---- */
+
+static PyObject *bytes_for(PyObject *tensors, Py_ssize_t item_bytes) {
+    if (!PyList_Check(tensors)) {
+        PyErr_SetString(PyExc_TypeError, "a list of tensors is needed");
+        return NULL;
+    }
+    return PyBytes_FromStringAndSize(NULL, PyList_Size(tensors) * item_bytes);
 }
 
 PyObject *core_versions(PyObject *module, PyObject *tensors) {
     core_state *state = core_get_state(module);
-    if (!PyList_Check(tensors)) {
-        PyErr_SetString(PyExc_TypeError, "versions() takes a list of tensors");
-        return NULL;
-    }
-    Py_ssize_t n = PyList_Size(tensors);
-    PyObject *bytes = PyBytes_FromStringAndSize(NULL, n * (Py_ssize_t)sizeof(int64_t));
+    PyObject *bytes = bytes_for(tensors, (Py_ssize_t)sizeof(int64_t));
     if (bytes == NULL) return NULL;
     char *out = PyBytes_AsString(bytes);
-    for (Py_ssize_t i = 0; i < n; i++) {
+    for (Py_ssize_t i = 0; i < PyList_Size(tensors); i++) {
         int64_t version = core_tensor_version(state, PyList_GetItem(tensors, i));
         if (version == -2) {
             Py_DECREF(bytes);
             return NULL;
         }
-        for (size_t b = 0; b < sizeof version; b++)
-            out[(size_t)i * sizeof version + b] = (char)((uint64_t)version >> (8 * b));
+        memcpy(out + (size_t)i * sizeof version, &version, sizeof version);
+    }
+    return bytes;
+}
+
+PyObject *core_grad_flags(PyObject *module, PyObject *tensors) {
+    core_state *state = core_get_state(module);
+    PyObject *bytes = bytes_for(tensors, 1);
+    if (bytes == NULL) return NULL;
+    char *out = PyBytes_AsString(bytes);
+    for (Py_ssize_t i = 0; i < PyList_Size(tensors); i++) {
+        int truth = attribute_is_true(PyList_GetItem(tensors, i), state->str_requires_grad);
+        if (truth < 0) {
+            Py_DECREF(bytes);
+            return NULL;
+        }
+        out[i] = (char)truth;
     }
     return bytes;
 }

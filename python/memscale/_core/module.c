@@ -60,19 +60,21 @@ int core_is_tensor(const core_state *state, PyObject *object) {
     return state->tensor_type != NULL && PyType_IsSubtype(Py_TYPE(object), (PyTypeObject *)state->tensor_type);
 }
 
-PyDoc_STRVAR(bind_doc, "bind(tensor_type, detach, graph_task_id)\n--\n\n"
-                       "Hand in what the extension needs of torch: the Tensor type, Tensor.detach and the function "
-                       "that tells the running backward's id.");
+PyDoc_STRVAR(bind_doc, "bind(tensor_type, parameter_type, detach, graph_task_id, copy)\n--\n\n"
+                       "Hand in what the extension needs: torch's Tensor and Parameter, Tensor.detach, the function "
+                       "that tells the running backward's id, and copy.copy.");
 
 static PyObject *bind(PyObject *module, PyObject *const *args, Py_ssize_t n) {
     core_state *state = core_get_state(module);
-    if (!core_check_count("bind", n, 3)) return NULL;
-    if (!PyType_Check(args[0]) || !PyCallable_Check(args[1]) || !PyCallable_Check(args[2])) {
-        PyErr_SetString(PyExc_TypeError, "bind() takes a type and two callables");
+    if (!core_check_count("bind", n, 5)) return NULL;
+    if (!PyType_Check(args[0]) || !PyType_Check(args[1]) || !PyCallable_Check(args[2]) || !PyCallable_Check(args[3]) ||
+        !PyCallable_Check(args[4])) {
+        PyErr_SetString(PyExc_TypeError, "bind() takes two types and three callables");
         return NULL;
     }
-    PyObject **slots[] = {&state->tensor_type, &state->detach, &state->graph_task_id};
-    for (int i = 0; i < 3; i++) {
+    PyObject **slots[] = {&state->tensor_type, &state->parameter_type, &state->detach, &state->graph_task_id,
+                          &state->copy};
+    for (int i = 0; i < 5; i++) {
         PyObject *old = *slots[i];
         Py_INCREF(args[i]);
         *slots[i] = args[i];
@@ -123,12 +125,13 @@ static PyObject *set_log(PyObject *module, PyObject *callback) {
 }
 
 PyDoc_STRVAR(unpack_doc, "unpack(record)\n--\n\nThe tensor that a Frame packed; runs its recomputation if need be.");
-PyDoc_STRVAR(drop_doc, "drop(tensor)\n--\n\nA pack hook that keeps nothing.");
 PyDoc_STRVAR(snapshot_doc, "snapshot_inputs(args, kwargs)\n--\n\n"
-                           "Copies of args and kwargs in which lists and dicts are new objects, and the list of the "
-                           "tensors in them.");
+                           "(args, kwargs, tensors, aliases, opaque): copies in which containers are new objects and "
+                           "tensors cut off from their graph, the tensors as they were given and as they are in the "
+                           "copies, and the type of the first object that cannot be seen into, or None.");
 PyDoc_STRVAR(tensors_doc, "tensors_in(obj)\n--\n\nThe tensors in nested tuples, lists, dicts and dataclasses.");
 PyDoc_STRVAR(versions_doc, "versions(tensors)\n--\n\nThe version counters of a list of tensors, as bytes.");
+PyDoc_STRVAR(grad_flags_doc, "grad_flags(tensors)\n--\n\nrequires_grad of a list of tensors, a byte each.");
 PyDoc_STRVAR(hw_detect_doc, "hw_detect(root)\n--\n\nThis host as a JSON record; root stands before every path read.");
 PyDoc_STRVAR(hw_from_json_doc, "hw_from_json(text)\n--\n\nCheck a host record and give it back in canonical form.");
 PyDoc_STRVAR(find_units_doc, "find_units(parents, class_hashes, own_hashes, param_bytes, flags)\n--\n\n"
@@ -145,10 +148,10 @@ static PyMethodDef functions[] = {
     {"bind", FAST(bind), METH_FASTCALL, bind_doc},
     {"set_log", set_log, METH_O, set_log_doc},
     {"unpack", core_unpack, METH_O, unpack_doc},
-    {"drop", core_drop, METH_O, drop_doc},
     {"snapshot_inputs", FAST(core_snapshot_inputs), METH_FASTCALL, snapshot_doc},
     {"tensors_in", core_tensors_in, METH_O, tensors_doc},
     {"versions", core_versions, METH_O, versions_doc},
+    {"grad_flags", core_grad_flags, METH_O, grad_flags_doc},
     {"hw_detect", core_hw_detect, METH_O, hw_detect_doc},
     {"hw_from_json", core_hw_from_json, METH_O, hw_from_json_doc},
     {"find_units", FAST(core_find_units), METH_FASTCALL, find_units_doc},
@@ -202,7 +205,14 @@ static int intern_names(core_state *state) {
                  {&state->str_version, "_version"},
                  {&state->str_smallest, "smallest_peak_bytes"},
                  {&state->str_fields, "__dataclass_fields__"},
-                 {&state->str_dict, "__dict__"}};
+                 {&state->str_dict, "__dict__"},
+                 {&state->str_requires_grad, "requires_grad"},
+                 {&state->str_is_leaf, "is_leaf"},
+                 {&state->str_is_nested, "is_nested"},
+                 {&state->str_modules, "_modules"},
+                 {&state->str_parameters, "_parameters"},
+                 {&state->str_training, "training"},
+                 {&state->str_enum, "_member_map_"}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         *names[i].slot = PyUnicode_InternFromString(names[i].text);
         if (*names[i].slot == NULL) return -1;
@@ -214,23 +224,46 @@ static int exec_module(PyObject *module) {
     core_state *state = core_get_state(module);
     memset(state, 0, sizeof *state);
     if (intern_names(state) < 0 || add_constants(module) < 0 || add_exceptions(module, state) < 0) return -1;
-    if (core_add_frame(module, state) < 0) return -1;
+    if (core_add_frame(module, state) < 0 || core_add_modules(module, state) < 0) return -1;
     return core_add_plan(module, state);
 }
+
+/* Every object that the state owns, for traverse and clear. */
+#define STATE_OBJECTS(X)                                                                                               \
+    X(error)                                                                                                           \
+    X(budget_error)                                                                                                    \
+    X(stop)                                                                                                            \
+    X(frame_type)                                                                                                      \
+    X(saved_type)                                                                                                      \
+    X(plan_type)                                                                                                       \
+    X(modules_type)                                                                                                    \
+    X(tensor_type)                                                                                                     \
+    X(parameter_type)                                                                                                  \
+    X(detach)                                                                                                          \
+    X(graph_task_id)                                                                                                   \
+    X(copy)                                                                                                            \
+    X(log_callback)                                                                                                    \
+    X(str_shape)                                                                                                       \
+    X(str_dtype)                                                                                                       \
+    X(str_device)                                                                                                      \
+    X(str_version)                                                                                                     \
+    X(str_smallest)                                                                                                    \
+    X(str_fields)                                                                                                      \
+    X(str_dict)                                                                                                        \
+    X(str_requires_grad)                                                                                               \
+    X(str_is_leaf)                                                                                                     \
+    X(str_is_nested)                                                                                                   \
+    X(str_modules)                                                                                                     \
+    X(str_parameters)                                                                                                  \
+    X(str_training)                                                                                                    \
+    X(str_enum)
 
 static int traverse_module(PyObject *module, visitproc visit, void *arg) {
     core_state *state = core_get_state(module);
     if (state == NULL) return 0;
-    Py_VISIT(state->error);
-    Py_VISIT(state->budget_error);
-    Py_VISIT(state->stop);
-    Py_VISIT(state->frame_type);
-    Py_VISIT(state->saved_type);
-    Py_VISIT(state->plan_type);
-    Py_VISIT(state->tensor_type);
-    Py_VISIT(state->detach);
-    Py_VISIT(state->graph_task_id);
-    Py_VISIT(state->log_callback);
+#define VISIT(name) Py_VISIT(state->name);
+    STATE_OBJECTS(VISIT)
+#undef VISIT
     return 0;
 }
 
@@ -238,23 +271,9 @@ static int clear_module(PyObject *module) {
     core_state *state = core_get_state(module);
     if (state == NULL) return 0;
     if (state->log_callback != NULL) ms_log_set_sink(NULL);
-    Py_CLEAR(state->log_callback);
-    Py_CLEAR(state->error);
-    Py_CLEAR(state->budget_error);
-    Py_CLEAR(state->stop);
-    Py_CLEAR(state->frame_type);
-    Py_CLEAR(state->saved_type);
-    Py_CLEAR(state->plan_type);
-    Py_CLEAR(state->tensor_type);
-    Py_CLEAR(state->detach);
-    Py_CLEAR(state->graph_task_id);
-    Py_CLEAR(state->str_shape);
-    Py_CLEAR(state->str_dtype);
-    Py_CLEAR(state->str_device);
-    Py_CLEAR(state->str_version);
-    Py_CLEAR(state->str_smallest);
-    Py_CLEAR(state->str_fields);
-    Py_CLEAR(state->str_dict);
+#define CLEAR(name) Py_CLEAR(state->name);
+    STATE_OBJECTS(CLEAR)
+#undef CLEAR
     return 0;
 }
 
