@@ -1015,6 +1015,7 @@ def test_a_checkpoint_over_several_units_keeps_its_saving(recomputed):
     assert recomputed == []
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_fork_while_another_thread_is_in_a_unit():
     import os
 
