@@ -144,8 +144,8 @@ class Executor:
         self._info("plan: %s", self.plan.describe())
 
     def _settle_on(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Run one forward on the sample, which settles the plan; random state and buffers end as they were."""
-        buffers = [(m, name, b, b.detach().clone()) for m in self.model.modules() for name, b in _buffers_of(m)]
+        """Run one forward on the sample, which settles the plan and leaves no trace in the model."""
+        state = _core.ModuleState(self.model)
         randomness = Randomness({p.device for p in self.model.parameters()}, host=True)
         outside: list[torch.Tensor] = []
 
@@ -154,8 +154,11 @@ class Executor:
             return outside[-1]
 
         self._sampling = True
-        self._measuring = _Measurement(self, outside)
+        state.enter()
         try:
+            for module in state.modules():
+                module._buffers.update({name: b.clone() for name, b in module._buffers.items() if b is not None})
+            self._measuring = _Measurement(self, outside)
             with torch.enable_grad(), saved_tensors_hooks(pack, identity):
                 self.model(*args, **kwargs)
             if self.plan.provisional:  # the root has no output, or hides its forward from hooks
@@ -168,12 +171,9 @@ class Executor:
                 "positional inputs or a dict of keyword inputs, on the model's device."
             ) from error
         finally:
-            self._sampling = False
+            state.leave()
             randomness.restore()
-            for module, name, buffer, before in buffers:
-                module._buffers[name] = buffer
-                with torch.no_grad():
-                    buffer.copy_(before)
+            self._sampling = False
 
     # The forward of the model
 
@@ -354,10 +354,6 @@ def _position(name: str, module: nn.Module) -> int | None:
     except (TypeError, ValueError):
         return None
     return names.index(name) if name in names else None
-
-
-def _buffers_of(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
-    return [(name, buffer) for name, buffer in module._buffers.items() if buffer is not None]
 
 
 def _refuse_data_parallel() -> None:

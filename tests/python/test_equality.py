@@ -40,11 +40,17 @@ def test_sample_input_settles_the_plan_and_leaves_no_trace(name, quiet_config):
     plain = zoo.train(zoo.make(name), zoo.batch_of(name))
     model = zoo.make(name)
     before = {key: value.clone() for key, value in model.state_dict().items()}
+    attributes = [dict(vars(m)) for m in model.modules()]
     random = torch.get_rng_state()
     args, kwargs = zoo.batch_of(name)
     memscale.wrap(model, quiet_config, sample_input=kwargs or args)
     assert torch.equal(random, torch.get_rng_state())
     zoo.assert_same(before, dict(model.state_dict()))
+    ours = {"forward", "__reduce_ex__", "_memscale_executor", "_replicate_for_data_parallel"}
+    for module, old in zip(model.modules(), attributes):
+        assert {k: v for k, v in vars(module).items() if k not in ours} == {
+            k: v for k, v in old.items() if k not in ours
+        }
     assert all(p.grad is None for p in model.parameters())
     assert not model._memscale_executor.plan.provisional
     zoo.assert_same(plain, zoo.train(model, zoo.batch_of(name)))

@@ -292,8 +292,12 @@ static PyMethodDef methods[] = {
 PyDoc_STRVAR(type_doc, "ModuleState(root)\n--\n\nThe state of a module and all below it, to be lived in again.");
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, (void *)type_doc},    {Py_tp_new, state_new},     {Py_tp_dealloc, state_dealloc},
-    {Py_tp_traverse, state_traverse}, {Py_tp_clear, state_clear}, {Py_tp_methods, methods},
+    {Py_tp_doc, (void *)type_doc},
+    {Py_tp_new, state_new},
+    {Py_tp_dealloc, state_dealloc},
+    {Py_tp_traverse, state_traverse},
+    {Py_tp_clear, state_clear},
+    {Py_tp_methods, methods},
     {0, NULL},
 };
 
