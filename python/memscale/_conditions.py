@@ -94,15 +94,14 @@ class Randomness:
 
     __slots__ = ("states",)
 
-    def __init__(self, devices: set[torch.device], host: bool) -> None:
+    def __init__(self, devices: set[torch.device]) -> None:
         self.states: list[_Torch | _Python | _Numpy] = [_Torch(torch.default_generator)]
         if torch.cuda.is_initialized():
             indices = sorted({d.index or 0 for d in devices if d.type == "cuda"})
             self.states += [_Torch(torch.cuda.default_generators[i]) for i in indices]
-        if host:
-            self.states.append(_Python())
-            if "numpy.random" in sys.modules:
-                self.states.append(_Numpy())
+        self.states.append(_Python())
+        if "numpy.random" in sys.modules:
+            self.states.append(_Numpy())
 
     def keep_moved(self) -> None:
         """Forget generators that nobody drew from since: they need not be put back."""
@@ -110,11 +109,6 @@ class Randomness:
 
     def moved(self) -> bool:
         return any(state.moved() for state in self.states)
-
-    @property
-    def uses_host(self) -> bool:
-        """Are Python's or numpy's generators among them?"""
-        return any(not isinstance(state, _Torch) for state in self.states)
 
     def restore(self) -> None:
         for state in self.states:

@@ -50,12 +50,11 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
 class Learned:
     """What a checked run taught about a unit, for one combination of training flags."""
 
-    __slots__ = ("buffers", "draws", "host_random")
+    __slots__ = ("buffers", "draws")
 
     def __init__(self, buffers: set[tuple[int, str]], randomness: Randomness) -> None:
         self.buffers = buffers  # (index of the module, name): to be put back for a repetition
         self.draws = bool(randomness.states)
-        self.host_random = randomness.uses_host
 
 
 class Unit:
@@ -83,7 +82,7 @@ class Unit:
         call.observe(learned)
         frame = _core.Frame(call, self.name)
         lock = alone(call.devices) if learned.draws else contextlib.nullcontext()
-        with lock, call.first_run(learned.host_random), saved_tensors_hooks(frame.pack, _core.unpack):
+        with lock, call.first_run(), saved_tensors_hooks(frame.pack, _core.unpack):
             return self.plain(*args, **kwargs)
 
     def run_checked(
@@ -97,13 +96,13 @@ class Unit:
         call.observe(None)
         before = _core.tensors_in((args, kwargs))
         frame = _core.Frame(call, self.name, keep=True)
-        with call.first_run(host_random=True), saved_tensors_hooks(frame.pack, _core.unpack):
+        with call.first_run(), saved_tensors_hooks(frame.pack, _core.unpack):
             output = self.plain(*args, **kwargs)
         saved = frame.held()
         problem = call.find_change(before, _core.tensors_in((args, kwargs)), frame)
         if problem is None:
             self.learned[call.flags] = call.learn()
-            problem = call.compare(output)
+            problem = call.compare(output, args, kwargs)
         if problem is None:
             frame.release()
         return output, problem, saved
@@ -159,7 +158,7 @@ class Call:
     def observe(self, learned: Learned | None) -> None:
         """Note what must be put back or must not change; without anything learned, every buffer."""
         self.buffers: list[tuple[int, str, nn.Module, torch.Tensor, torch.Tensor]] = []
-        self.watched = list(self.parameters)
+        self.watched = self.parameters + self.state.tensors()
         for index, module in enumerate(self.state.modules()):
             for name, buffer in module._buffers.items():
                 if buffer is None:
@@ -176,9 +175,9 @@ class Call:
         self.versions = _core.versions(self.tensors), _core.versions(self.watched)
 
     @contextlib.contextmanager
-    def first_run(self, host_random: bool) -> Iterator[None]:
+    def first_run(self) -> Iterator[None]:
         """Around the first run: where the generators are as it begins."""
-        self.randomness = Randomness(self.devices, host_random)
+        self.randomness = Randomness(self.devices)
         yield
         self.randomness.keep_moved()
 
@@ -190,7 +189,7 @@ class Call:
             return Problem("it changes its inputs in place", warn=False)
         now = _core.ModuleState(self.unit.module).parameters()
         if len(now) != len(self.parameters) or _core.versions(self.watched) != self.versions[1]:
-            return Problem("it changes its parameters", warn=False)
+            return Problem("it changes its parameters, or a tensor that it keeps", warn=False)
         if any(a is not b for a, b in zip(now, self.parameters) if a.is_leaf):
             return Problem("it replaces its parameters", warn=False)
         if frame.changed():
@@ -228,16 +227,16 @@ class Call:
     def _again(self) -> Iterator[None]:
         random = alone(self.devices) if self.randomness.states else contextlib.nullcontext()
         with self.unit.lock, random, self.switches.put_back(), self.randomness.put_back(), torch.enable_grad():
-            self.state.enter()
             now = _core.grad_flags(self.parameters)
             try:
+                self.state.enter()
                 for _, name, module, _, before in self.buffers:
                     module._buffers[name] = before.clone()
                 self._set_grad_flags(self.grad_flags, now)
                 yield
             finally:
-                self._set_grad_flags(now, self.grad_flags)
                 self.state.leave()
+                self._set_grad_flags(now, self.grad_flags)
 
     def _set_grad_flags(self, wanted: bytes, current: bytes) -> None:
         if wanted != current:
@@ -258,22 +257,30 @@ class Call:
                 "optimizer.step() does that, too), or train with enable_checkpointing=False."
             )
 
-    def compare(self, output: Any) -> Problem | None:
-        """Run the unit a second time and compare. Whatever it raises or leaves behind, the first run stands."""
+    def compare(self, output: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Problem | None:
+        """Run the unit a second time and compare. Whatever it raises or leaves behind, the first run stands.
+
+        It gets the real inputs and a frame of its own: a tensor of the second run that escapes, by a forward hook that
+        collects features, has its whole history. Hooks that it puts on its inputs are taken off again.
+        """
         ours = _core.tensors_in(output)
         if not ours:
             return Problem("its output has no tensors that a second run could be compared with", warn=False)
-        after = Randomness(self.devices, host=True)
-        frame = _core.Frame(self, self.unit.name)  # a tensor of the second run that escapes still has its gradient
+        after = Randomness(self.devices)
+        hooks = [(t, set(t._backward_hooks or ())) for t in _core.tensors_in((args, kwargs)) if t.requires_grad]
+        frame = _core.Frame(self, self.unit.name)
         try:
             with self._again(), saved_tensors_hooks(frame.pack, _core.unpack):
                 # Not in this context: who collects outputs through a context variable shall not get them twice.
-                second = contextvars.Context().run(self.unit.plain, *self.args, **self.kwargs)
+                second = contextvars.Context().run(self.unit.plain, *args, **kwargs)
                 moved = after.moved()
         except Exception as error:
             return Problem(f"a second run raised {type(error).__name__}: {error}", warn=True)
         finally:
             after.restore()
+            for tensor, known in hooks:
+                for key in set(tensor._backward_hooks or ()) - known:
+                    del tensor._backward_hooks[key]
         theirs = _core.tensors_in(second)
         if moved:
             return Problem("it drew a different number of random values in a second run", warn=True)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._device import DeviceContext
 
 from . import _core, _memory
 from ._attach import Attachment
@@ -146,7 +147,7 @@ class Executor:
     def _settle_on(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Run one forward on the sample, which settles the plan and leaves no trace in the model."""
         state = _core.ModuleState(self.model)
-        randomness = Randomness({p.device for p in self.model.parameters()}, host=True)
+        randomness = Randomness({p.device for p in self.model.parameters()})
         outside: list[torch.Tensor] = []
 
         def pack(tensor: torch.Tensor) -> torch.Tensor:
@@ -335,16 +336,23 @@ class _UseCacheOff(_Hook):
     def __call__(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
         if not torch.is_grad_enabled() or not any(unit.recompute for unit in self.executor._units):
             return None
-        config = getattr(module, "config", None)
         chosen = kwargs.get("use_cache") is not None or len(args) > self.position
-        if chosen or not getattr(config, "use_cache", False):
+        if chosen or not _config_value(module, "use_cache"):
             return None
         self.executor.say_use_cache()
         return args, {**kwargs, "use_cache": False}
 
 
 def _takes_use_cache(module: nn.Module) -> bool:
-    return hasattr(getattr(module, "config", None), "use_cache") and _position("use_cache", module) is not None
+    return _config_value(module, "use_cache") is not None and _position("use_cache", module) is not None
+
+
+def _config_value(module: nn.Module, name: str) -> Any:
+    """A field of a module's config, if it has such; configs come in all shapes, so nothing here may raise."""
+    try:
+        return getattr(getattr(module, "config", None), name, None)
+    except Exception:
+        return None
 
 
 def _position(name: str, module: nn.Module) -> int | None:
@@ -364,4 +372,10 @@ def _refuse_data_parallel() -> None:
 
 
 def _may_hook() -> bool:
-    return not torch.compiler.is_compiling() and not torch.jit.is_tracing() and bool(_hooks_allowed())
+    """Not inside a compiler, a transform, or a mode that sees every operation: backward would run without it."""
+    if torch.compiler.is_compiling() or torch.jit.is_tracing() or not _hooks_allowed():
+        return False
+    if torch._C._len_torch_dispatch_stack() > 0:
+        return False
+    n_modes = torch._C._len_torch_function_stack()
+    return all(isinstance(torch._C._get_function_stack_at(i), DeviceContext) for i in range(n_modes))

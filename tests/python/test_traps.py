@@ -1075,3 +1075,220 @@ def test_nested_tensors_and_data_parallel_and_positional_use_cache():
 
     nested = torch.nested.nested_tensor([zoo.floats(2, 16), zoo.floats(3, 16)], layout=torch.jagged)
     zoo.everything_recomputed(chain(Pad))(nested).values().sum().backward()
+
+
+def test_features_collected_by_a_forward_hook_inside_a_unit():
+    def run(model):
+        features = {}
+        for i, block in enumerate(model.blocks):
+            block.a.register_forward_hook(lambda m, args, out, i=i: features.__setitem__(i, out))
+        found = []
+        for _ in range(3):
+            model.zero_grad()
+            torch.manual_seed(7)
+            loss = model(zoo.floats(4, 16)).pow(2).mean()
+            (loss + sum(f.pow(2).mean() for f in features.values())).backward()
+            found.append([p.grad.clone() for p in model.parameters()])
+        return found
+
+    plain, wrapped = run(chain(Block)), run(zoo.everything_recomputed(chain(Block)))
+    for a, b in zip(
+        plain[0], wrapped[0]
+    ):  # the checked step: gradients come along two graphs and add up in another order
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7)
+    zoo.assert_same(plain[1:], wrapped[1:])
+
+
+def test_containers_that_are_emptied_between_forward_and_backward():
+    class Lists(Block):
+        def __init__(self):
+            super().__init__()
+            self.losses, self.memo = [], {}
+
+        def forward(self, x):
+            if "scale" not in self.memo:
+                self.memo["scale"] = 1 + len(self.losses)
+            y = super().forward(x) * self.memo["scale"]
+            self.losses.append(y.pow(2).mean())
+            return y
+
+    def run(model):
+        found = []
+        for _ in range(3):
+            torch.manual_seed(7)
+            loss = model(zoo.floats(4, 16)).sum() + sum(sum(b.losses) for b in model.blocks)
+            for b in model.blocks:
+                b.losses.clear()
+                b.memo.clear()
+            loss.backward()
+            found.append(
+                (loss.detach(), [len(b.losses) for b in model.blocks], [p.grad.clone() for p in model.parameters()])
+            )
+        return found
+
+    both(Lists, run)
+
+
+def test_a_hook_added_between_forward_and_backward():
+    def run(model):
+        found = []
+        for _ in range(2):
+            torch.manual_seed(7)
+            loss = model(zoo.floats(4, 16)).pow(2).mean()
+            handle = model.blocks[0].a.register_forward_hook(lambda m, args, out: out * 2)
+            loss.backward()
+            handle.remove()
+            found.append([p.grad.clone() for p in model.parameters()])
+        return found
+
+    both(Block, run)
+
+
+def test_attributes_of_classes_of_their_own(no_warnings):
+    class Attributes(dict):
+        def __getattr__(self, name):
+            return self[name]
+
+    class Frozen(dict):
+        def copy(self):
+            raise TypeError("frozen")
+
+    class Configured(Block):
+        def __init__(self):
+            super().__init__()
+            self.config, self.frozen = Attributes(k=2.0), Frozen(k=3.0)
+
+        def forward(self, x):
+            return super().forward(x) * self.config.k * self.frozen["k"]
+
+    wrapped = both(Configured, lambda m: [step(m) for _ in range(2)])
+    assert not any(unit.excluded for unit in wrapped._memscale_executor._units)
+
+
+def test_a_tensor_attribute_that_a_unit_changes_in_place(no_warnings):
+    class Seen(Block):
+        def __init__(self):
+            super().__init__()
+            self.seen = torch.zeros(16)
+
+        def forward(self, x):
+            self.seen += x.detach().mean(0)
+            return super().forward(x) + self.seen
+
+    def run(model):
+        return [step(model) for _ in range(3)], [b.seen.clone() for b in model.blocks]
+
+    both(Seen, run)
+
+
+def test_a_module_that_is_passed_as_an_input():
+    class Uses(Block):
+        def forward(self, x, norm):
+            return norm(super().forward(x))
+
+    def run(model):
+        torch.manual_seed(0)
+        norm = nn.BatchNorm1d(16)
+        found = [step(model, norm=norm) for _ in range(3)]
+        return found, dict(norm.state_dict())
+
+    both(Uses, run)
+
+
+def test_a_dataclass_input_with_a_hook():
+    import dataclasses
+
+    @dataclasses.dataclass
+    class Data:
+        x: torch.Tensor
+
+    class Hooked(Block):
+        def forward(self, data):
+            data.x.register_hook(lambda grad: grad * 2)
+            return super().forward(data.x)
+
+    class Parent(Chain):
+        def forward(self, x):
+            for block in self.blocks:
+                x = block(Data(x * 1))
+            return x
+
+    def make():
+        torch.manual_seed(0)
+        return Parent(Hooked).train()
+
+    def run(model):
+        return [step(model, zoo.floats(4, 16).requires_grad_()) for _ in range(2)]
+
+    zoo.assert_same(run(make()), run(zoo.everything_recomputed(make())))
+
+
+def test_modes_around_forward_only():
+    from torch.utils.flop_counter import FlopCounterMode
+
+    class Doubling(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            out = func(*args, **(kwargs or {}))
+            return out * 2 if func is torch.relu else out
+
+    def run(model):
+        found = []
+        for mode in (Doubling, lambda: FlopCounterMode(display=False), lambda: torch.device("cpu")):
+            torch.manual_seed(7)
+            with mode():
+                loss = model(zoo.floats(4, 16)).pow(2).mean()
+            loss.backward()
+            found.append([p.grad.clone() for p in model.parameters()])
+        return found
+
+    both(Block, run)
+
+
+def test_odd_containers_as_inputs():
+    import collections
+
+    class Pair(collections.namedtuple("Pair", "x y")):
+        def __new__(cls, x):
+            return super().__new__(cls, x, x * 2)
+
+    class Shrinks(dict):
+        """Copying it empties the list beside it."""
+
+        def __copy__(self):
+            Shrinks.victim.clear()
+            return Shrinks(self)
+
+    class Takes(Block):
+        def forward(self, x, *args, **kwargs):
+            return super().forward(x)
+
+    model = zoo.everything_recomputed(chain(Takes))
+    for _ in range(2):
+        Shrinks.victim = [Shrinks(a=1), torch.ones(2), torch.ones(2)]
+        model(zoo.floats(4, 16), Pair(torch.ones(2)), Shrinks.victim, {"k": Shrinks.victim}).sum().backward()
+    model(zoo.floats(4, 16), [torch.ones(1)] * 3)
+
+
+def test_an_interrupt_in_a_recomputation_leaves_the_modules_alone(monkeypatch):
+    from memscale import _core
+
+    model = zoo.everything_recomputed(chain(Block))
+    step(model)
+    dicts = [id(vars(m)) for m in model.modules()]
+    calls = itertools.count()
+    real = _core.grad_flags
+
+    def interrupt(tensors):
+        if next(calls) == 1:
+            raise KeyboardInterrupt
+        return real(tensors)
+
+    loss = model(zoo.floats(4, 16)).sum()
+    monkeypatch.setattr(_core, "grad_flags", interrupt)
+    next(calls)
+    with pytest.raises(KeyboardInterrupt):
+        loss.backward()
+    monkeypatch.undo()
+    assert [id(vars(m)) for m in model.modules()] == dicts
+    memscale.detach(model)
+    assert not any("forward" in vars(m) for m in model.modules())

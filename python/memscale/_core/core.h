@@ -44,6 +44,10 @@ int core_is_tensor(const core_state *state, PyObject *object);
 /* The version counter of a tensor, -1 for one that has none (inference tensors), -2 with an exception set. */
 int64_t core_tensor_version(core_state *state, PyObject *tensor);
 
+/* An alias of a tensor that has a history, without it but with requires_grad; NULL, without an exception, for a leaf.
+ */
+PyObject *core_without_history(core_state *state, PyObject *tensor);
+
 /* The number of arguments of a fast-call method; 0 and TypeError if it is wrong. */
 int core_check_count(const char *name, Py_ssize_t given, Py_ssize_t wanted);
 

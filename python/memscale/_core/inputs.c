@@ -16,19 +16,30 @@ typedef struct snapshot {
     core_state *state;
     PyObject *tensors; /* list: as given, each once */
     PyObject *aliases; /* list: as they are in the copy */
-    PyObject *opaque;  /* the type of the first object that cannot be seen into, borrowed from it; or NULL */
+    PyObject *opaque;  /* owned: the type of the first object that cannot be seen into, or NULL */
 } snapshot;
 
 /* ---- Finding tensors ---- */
 
 static int walk(core_state *state, PyObject *object, PyObject *found, int depth);
 
+/* Containers are walked as private copies: looking at an item may run Python code, which may change them. */
 static int walk_dict(core_state *state, PyObject *dict, PyObject *found, int depth) {
-    PyObject *key, *value;
+    PyObject *items = PyDict_Copy(dict), *key, *value;
     Py_ssize_t position = 0;
-    while (PyDict_Next(dict, &position, &key, &value))
-        if (walk(state, value, found, depth) < 0) return -1;
-    return 0;
+    int status = items == NULL ? -1 : 0;
+    while (status == 0 && PyDict_Next(items, &position, &key, &value)) status = walk(state, value, found, depth);
+    Py_XDECREF(items);
+    return status;
+}
+
+static int walk_sequence(core_state *state, PyObject *sequence, PyObject *found, int depth) {
+    PyObject *items = PySequence_Tuple(sequence);
+    int status = items == NULL ? -1 : 0;
+    for (Py_ssize_t i = 0; status == 0 && i < PyTuple_Size(items); i++)
+        status = walk(state, PyTuple_GetItem(items, i), found, depth);
+    Py_XDECREF(items);
+    return status;
 }
 
 /* An attribute, or NULL without an exception where there is none. */
@@ -58,22 +69,10 @@ static int walk_dataclass(core_state *state, PyObject *object, PyObject *found, 
     return status;
 }
 
-static PyObject *item_of(PyObject *sequence, Py_ssize_t i) {
-    return PyTuple_Check(sequence) ? PyTuple_GetItem(sequence, i) : PyList_GetItem(sequence, i);
-}
-
-static Py_ssize_t length_of(PyObject *sequence) {
-    return PyTuple_Check(sequence) ? PyTuple_Size(sequence) : PyList_Size(sequence);
-}
-
 static int walk(core_state *state, PyObject *object, PyObject *found, int depth) {
     if (object == Py_None || depth > MAX_DEPTH) return 0;
     if (core_is_tensor(state, object)) return PyList_Append(found, object);
-    if (PyTuple_Check(object) || PyList_Check(object)) {
-        for (Py_ssize_t i = 0; i < length_of(object); i++)
-            if (walk(state, item_of(object, i), found, depth + 1) < 0) return -1;
-        return 0;
-    }
+    if (PyTuple_Check(object) || PyList_Check(object)) return walk_sequence(state, object, found, depth + 1);
     if (PyDict_Check(object)) return walk_dict(state, object, found, depth + 1);
     return walk_dataclass(state, object, found, depth + 1);
 }
@@ -93,6 +92,11 @@ static PyObject *share(PyObject *object) {
     return object;
 }
 
+static PyObject *share_opaque(snapshot *s, PyObject *object) {
+    if (s->opaque == NULL) s->opaque = share((PyObject *)Py_TYPE(object));
+    return share(object);
+}
+
 /* -1 with an exception, else the truth of an attribute. */
 static int attribute_is_true(PyObject *object, PyObject *name) {
     PyObject *value = PyObject_GetAttr(object, name);
@@ -101,21 +105,22 @@ static int attribute_is_true(PyObject *object, PyObject *name) {
     return truth;
 }
 
-static PyObject *make_alias(snapshot *s, PyObject *tensor) {
-    core_state *state = s->state;
-    if (Py_TYPE(tensor) != (PyTypeObject *)state->tensor_type) {
-        if (Py_TYPE(tensor) != (PyTypeObject *)state->parameter_type && s->opaque == NULL)
-            s->opaque = (PyObject *)Py_TYPE(tensor); /* a subclass may keep its data anywhere */
-        return share(tensor);
-    }
-    int nested = attribute_is_true(tensor, state->str_is_nested);
-    if (nested == 1 && s->opaque == NULL) s->opaque = (PyObject *)Py_TYPE(tensor);
-    if (nested != 0) return nested < 0 ? NULL : share(tensor);
-    int leaf = attribute_is_true(tensor, state->str_is_leaf);
-    if (leaf != 0) return leaf < 0 ? NULL : share(tensor);
+PyObject *core_without_history(core_state *state, PyObject *tensor) {
+    if (attribute_is_true(tensor, state->str_is_leaf) != 0) return NULL;
     PyObject *alias = PyObject_CallFunctionObjArgs(state->detach, tensor, NULL);
     if (alias != NULL && PyObject_SetAttr(alias, state->str_requires_grad, Py_True) < 0) Py_CLEAR(alias);
     return alias;
+}
+
+static PyObject *make_alias(snapshot *s, PyObject *tensor) {
+    core_state *state = s->state;
+    if (Py_TYPE(tensor) == (PyTypeObject *)state->parameter_type) return share(tensor);
+    if (Py_TYPE(tensor) != (PyTypeObject *)state->tensor_type)
+        return share_opaque(s, tensor); /* its data may be anywhere */
+    int nested = attribute_is_true(tensor, state->str_is_nested);
+    if (nested != 0) return nested < 0 ? NULL : share_opaque(s, tensor);
+    PyObject *alias = core_without_history(state, tensor);
+    return alias == NULL && !PyErr_Occurred() ? share(tensor) : alias;
 }
 
 static PyObject *copy_tensor(snapshot *s, PyObject *tensor) {
@@ -127,43 +132,67 @@ static PyObject *copy_tensor(snapshot *s, PyObject *tensor) {
     return alias;
 }
 
-static PyObject *copy_dict(snapshot *s, PyObject *dict, int depth) {
-    PyObject *copy = PyDict_New(), *key, *value;
+/* Replace the values of a dict that is ours by their copies. */
+static int copy_values(snapshot *s, PyObject *dict, int depth) {
+    PyObject *items = PyDict_Copy(dict), *key, *value;
     Py_ssize_t position = 0;
-    while (copy != NULL && PyDict_Next(dict, &position, &key, &value)) {
+    int status = items == NULL ? -1 : 0;
+    while (status == 0 && PyDict_Next(items, &position, &key, &value)) {
         PyObject *item = copy_input(s, value, depth + 1);
-        if (item == NULL || PyDict_SetItem(copy, key, item) < 0) Py_CLEAR(copy);
+        status = item == NULL ? -1 : PyDict_SetItem(dict, key, item);
         Py_XDECREF(item);
     }
+    Py_XDECREF(items);
+    return status;
+}
+
+static PyObject *copy_dict(snapshot *s, PyObject *dict, int depth) {
+    PyObject *copy = PyDict_Copy(dict);
+    if (copy != NULL && copy_values(s, copy, depth) < 0) Py_CLEAR(copy);
     return copy;
 }
 
 static PyObject *copy_sequence(snapshot *s, PyObject *sequence, int depth) {
-    Py_ssize_t n = length_of(sequence);
-    int is_tuple = PyTuple_Check(sequence);
-    PyObject *copy = is_tuple ? PyTuple_New(n) : PyList_New(n);
+    PyObject *items = PySequence_Tuple(sequence); /* see walk_dict */
+    Py_ssize_t n = items == NULL ? 0 : PyTuple_Size(items);
+    PyObject *copy = items == NULL ? NULL : PyList_New(0);
     for (Py_ssize_t i = 0; copy != NULL && i < n; i++) {
-        PyObject *item = copy_input(s, item_of(sequence, i), depth + 1);
-        int failed = item == NULL || (is_tuple ? PyTuple_SetItem(copy, i, item) : PyList_SetItem(copy, i, item)) < 0;
-        if (failed) Py_CLEAR(copy);
+        PyObject *item = copy_input(s, PyTuple_GetItem(items, i), depth + 1);
+        if (item == NULL || PyList_Append(copy, item) < 0) Py_CLEAR(copy);
+        Py_XDECREF(item);
     }
-    if (copy == NULL || !is_tuple || PyTuple_CheckExact(sequence)) return copy;
-    PyObject *named = PyObject_CallObject((PyObject *)Py_TYPE(sequence), copy); /* a named tuple */
+    Py_XDECREF(items);
+    if (copy == NULL || PyList_CheckExact(sequence)) return copy;
+    PyObject *tuple = PyTuple_CheckExact(sequence)
+                          ? PySequence_Tuple(copy)
+                          : PyObject_CallMethod((PyObject *)Py_TYPE(sequence), "_make", "O", copy); /* a named tuple */
     Py_DECREF(copy);
-    return named;
+    return tuple;
 }
 
-/* A shallow copy of a container of another class; the tensors in it are shared, and noted. */
-static PyObject *copy_shallow(snapshot *s, PyObject *object) {
+/* A shallow copy of a container of another class. What a dataclass keeps is copied too; elsewhere tensors are shared.
+ */
+static PyObject *copy_shallow(snapshot *s, PyObject *object, int depth) {
+    int failed;
     PyObject *copy = PyObject_CallFunctionObjArgs(s->state->copy, object, NULL);
-    PyObject *found = copy == NULL ? NULL : PyList_New(0);
-    int failed = found == NULL || walk(s->state, copy, found, 0) < 0;
-    for (Py_ssize_t i = 0; !failed && i < PyList_Size(found); i++) {
+    if (copy == NULL) return NULL;
+    PyObject *dict = PyDict_Check(object) ? NULL : get_optional(copy, s->state->str_dict, &failed);
+    PyObject *found = PyList_New(0);
+    int status = found == NULL ? -1 : 0;
+    if (status == 0 && dict != NULL && PyDict_CheckExact(dict) && copy != object)
+        status = copy_values(s, dict, depth);
+    else if (status == 0)
+        status = walk(s->state, copy, found, 0);
+    for (Py_ssize_t i = 0; status == 0 && i < PyList_Size(found); i++) {
         PyObject *tensor = PyList_GetItem(found, i);
-        failed = PyList_Append(s->tensors, tensor) < 0 || PyList_Append(s->aliases, tensor) < 0;
+        if (PyList_Append(s->tensors, tensor) < 0 || PyList_Append(s->aliases, tensor) < 0) status = -1;
     }
+    Py_XDECREF(dict);
     Py_XDECREF(found);
-    if (failed) Py_CLEAR(copy);
+    if (status < 0)
+        Py_CLEAR(copy);
+    else
+        PyErr_Clear(); /* of an absent __dict__ */
     return copy;
 }
 
@@ -171,7 +200,7 @@ static PyObject *copy_shallow(snapshot *s, PyObject *object) {
 static int is_constant(core_state *state, PyObject *object) {
     if (object == Py_None || PyBool_Check(object) || PyLong_Check(object) || PyFloat_Check(object) ||
         PyUnicode_Check(object) || PyBytes_Check(object) || PyComplex_Check(object) || PySlice_Check(object) ||
-        PyFrozenSet_Check(object) || object == Py_Ellipsis || PyCallable_Check(object) || PyRange_Check(object))
+        PyFrozenSet_Check(object) || object == Py_Ellipsis || PyType_Check(object) || PyRange_Check(object))
         return 1;
     PyObject *type = (PyObject *)Py_TYPE(object);
     int failed, known = 0;
@@ -181,8 +210,9 @@ static int is_constant(core_state *state, PyObject *object) {
     PyObject *name = members == NULL ? PyObject_Str(type) : NULL; /* "<class 'torch.dtype'>" */
     if (members == NULL && name == NULL) return -1;
     const char *text = name == NULL ? NULL : PyUnicode_AsUTF8AndSize(name, NULL);
-    static const char *const constants[] = {"'torch.dtype'",         "'torch.device'", "'torch.layout'",
-                                            "'torch.memory_format'", "'torch.Size'",   ".BlockMask'"};
+    static const char *const constants[] = {
+        "'function'",     "'method'",       "'builtin_function_or_method'", "'functools.partial'", "'torch.dtype'",
+        "'torch.device'", "'torch.layout'", "'torch.memory_format'",        "'torch.Size'",        ".BlockMask'"};
     for (size_t i = 0; text != NULL && i < sizeof constants / sizeof *constants; i++)
         known = known || strstr(text, constants[i]) != NULL;
     Py_XDECREF(name);
@@ -200,9 +230,7 @@ static PyObject *copy_input(snapshot *s, PyObject *object, int depth) {
     int known = PyDict_Check(object) || PyList_Check(object) || PyTuple_Check(object) || PyAnySet_Check(object);
     if (!known) known = is_dataclass(s->state, object);
     if (known < 0) return NULL;
-    if (known) return copy_shallow(s, object);
-    if (s->opaque == NULL) s->opaque = (PyObject *)Py_TYPE(object);
-    return share(object);
+    return known ? copy_shallow(s, object, depth) : share_opaque(s, object);
 }
 
 PyObject *core_snapshot_inputs(PyObject *module, PyObject *const *args, Py_ssize_t n) {
@@ -217,6 +245,7 @@ PyObject *core_snapshot_inputs(PyObject *module, PyObject *const *args, Py_ssize
     Py_XDECREF(keywords);
     Py_XDECREF(s.tensors);
     Py_XDECREF(s.aliases);
+    Py_XDECREF(s.opaque);
     return result;
 }
 

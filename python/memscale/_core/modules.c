@@ -25,14 +25,7 @@ typedef struct ModuleState {
 
 /* Tensors with a history that modules keep are captured without it: a graph must not hold the one before it alive. */
 static PyObject *without_history(core_state *state, PyObject *value) {
-    if (Py_TYPE(value) != (PyTypeObject *)state->tensor_type) return NULL;
-    PyObject *leaf = PyObject_GetAttr(value, state->str_is_leaf);
-    int is_leaf = leaf == NULL ? -1 : PyObject_IsTrue(leaf);
-    Py_XDECREF(leaf);
-    if (is_leaf != 0) return NULL;
-    PyObject *alias = PyObject_CallFunctionObjArgs(state->detach, value, NULL);
-    if (alias != NULL && PyObject_SetAttr(alias, state->str_requires_grad, Py_True) < 0) Py_CLEAR(alias);
-    return alias;
+    return Py_TYPE(value) == (PyTypeObject *)state->tensor_type ? core_without_history(state, value) : NULL;
 }
 
 /* The same for every value of a dict that is our own copy. Values are replaced in place, so its size stays. */
@@ -69,33 +62,36 @@ static int cut_history(core_state *state, PyObject *dict) {
     return 0;
 }
 
-static int copy_container(PyObject *copy, PyObject *key, PyObject *value) {
-    PyObject *twin = NULL;
-    Py_ssize_t size = PyObject_Size(value);
-    if (size <= 0 || size > LARGEST_COPY) return size < 0 ? -1 : 0;
-    if (PyDict_CheckExact(value))
-        twin = PyDict_Copy(value);
-    else if (PyList_CheckExact(value))
-        twin = PyList_GetSlice(value, 0, size);
-    else if (PySet_Check(value) && !PyFrozenSet_Check(value))
-        twin = PySet_New(value);
-    else
-        twin = PyObject_CallMethod(value, "copy", NULL); /* an ordered dict of hooks */
-    int status = twin == NULL ? -1 : PyDict_SetItem(copy, key, twin);
+/* A copy of a container that is an attribute. A class of its own may not copy, or to something else: then it is shared.
+ */
+static PyObject *copy_container(PyObject *value) {
+    if (PyDict_CheckExact(value)) return PyDict_Copy(value);
+    if (PyList_CheckExact(value)) return PyList_GetSlice(value, 0, PyList_Size(value));
+    if (!PyDict_Check(value)) return PySet_New(value);
+    PyObject *twin = PyDict_Size(value) == 0 ? PyObject_CallNoArgs((PyObject *)Py_TYPE(value))
+                                             : PyObject_CallMethod(value, "copy", NULL);
+    if (twin != NULL && Py_TYPE(twin) == Py_TYPE(value)) return twin;
     Py_XDECREF(twin);
-    return status;
+    PyErr_Clear();
+    Py_INCREF(value);
+    return value;
 }
 
 static int is_copied(PyObject *value) {
-    return PyDict_Check(value) || PyList_CheckExact(value) || (PySet_Check(value) && !PyFrozenSet_Check(value));
+    if (PyDict_Check(value)) return PyDict_Size(value) <= LARGEST_COPY;
+    if (PyList_CheckExact(value)) return PyList_Size(value) <= LARGEST_COPY;
+    return Py_TYPE(value) == &PySet_Type && PySet_Size(value) <= LARGEST_COPY;
 }
 
 /* A copy of a module's dict, with its containers copied too. */
 static PyObject *copy_state(PyObject *dict) {
     PyObject *copy = PyDict_Copy(dict), *key, *value;
     Py_ssize_t position = 0;
-    while (copy != NULL && PyDict_Next(dict, &position, &key, &value)) {
-        if (is_copied(value) && copy_container(copy, key, value) < 0) Py_CLEAR(copy);
+    while (copy != NULL && PyDict_Next(copy, &position, &key, &value)) {
+        if (!is_copied(value)) continue;
+        PyObject *twin = copy_container(value);
+        if (twin == NULL || PyDict_SetItem(copy, key, twin) < 0) Py_CLEAR(copy);
+        Py_XDECREF(twin);
     }
     return copy;
 }
@@ -162,6 +158,12 @@ static PyObject *state_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return (PyObject *)self;
 }
 
+/* As `module.__dict__ = dict` does. (PyObject_GenericSetDict leaves attributes that Python 3.13 keeps inside the
+ * object.) */
+static int set_dict(core_state *state, PyObject *module, PyObject *dict) {
+    return PyObject_GenericSetAttr(module, state->str_dict, dict);
+}
+
 PyDoc_STRVAR(leave_doc, "leave($self, /)\n--\n\nGive the modules their own dicts back.");
 
 static PyObject *state_leave(PyObject *object, PyObject *Py_UNUSED(unused)) {
@@ -171,7 +173,7 @@ static PyObject *state_leave(PyObject *object, PyObject *Py_UNUSED(unused)) {
         PyObject *own = self->entries[i].own;
         if (own == NULL) continue;
         self->entries[i].own = NULL;
-        if (PyObject_GenericSetDict(self->entries[i].module, own, NULL) < 0) failed = 1;
+        if (set_dict(core_state_of_type(Py_TYPE(object)), self->entries[i].module, own) < 0) failed = 1;
         Py_DECREF(own);
     }
     self->entered = 0;
@@ -192,7 +194,7 @@ static PyObject *state_enter(PyObject *object, PyObject *Py_UNUSED(unused)) {
         entry *e = &self->entries[i];
         PyObject *fresh = copy_state(e->captured);
         e->own = fresh == NULL ? NULL : PyObject_GenericGetDict(e->module, NULL);
-        int failed = e->own == NULL || PyObject_GenericSetDict(e->module, fresh, NULL) < 0;
+        int failed = e->own == NULL || set_dict(core_state_of_type(Py_TYPE(object)), e->module, fresh) < 0;
         Py_XDECREF(fresh);
         if (!failed) continue;
         PyObject *type, *value, *trace;
@@ -228,6 +230,20 @@ static PyObject *state_parameters(PyObject *object, PyObject *Py_UNUSED(unused))
         }
         Py_ssize_t position = 0;
         while (list != NULL && PyDict_Next(parameters, &position, &key, &value))
+            if (core_is_tensor(state, value) && PyList_Append(list, value) < 0) Py_CLEAR(list);
+    }
+    return list;
+}
+
+PyDoc_STRVAR(tensors_doc, "tensors($self, /)\n--\n\nTensors that modules keep as plain attributes.");
+
+static PyObject *state_tensors(PyObject *object, PyObject *Py_UNUSED(unused)) {
+    ModuleState *self = (ModuleState *)object;
+    core_state *state = core_state_of_type(Py_TYPE(object));
+    PyObject *list = PyList_New(0), *key, *value;
+    for (Py_ssize_t i = 0; list != NULL && i < self->n; i++) {
+        Py_ssize_t position = 0;
+        while (list != NULL && PyDict_Next(self->entries[i].captured, &position, &key, &value))
             if (core_is_tensor(state, value) && PyList_Append(list, value) < 0) Py_CLEAR(list);
     }
     return list;
@@ -285,6 +301,7 @@ static PyMethodDef methods[] = {
     {"leave", state_leave, METH_NOARGS, leave_doc},
     {"modules", state_modules, METH_NOARGS, modules_doc},
     {"parameters", state_parameters, METH_NOARGS, parameters_doc},
+    {"tensors", state_tensors, METH_NOARGS, tensors_doc},
     {"training", state_training, METH_NOARGS, training_doc},
     {NULL, NULL, 0, NULL},
 };
