@@ -173,12 +173,12 @@ static PyObject *copy_sequence(snapshot *s, PyObject *sequence, int depth) {
 /* A shallow copy of a container of another class. What a dataclass keeps is copied too; elsewhere tensors are shared.
  */
 static PyObject *copy_shallow(snapshot *s, PyObject *object, int depth) {
-    int failed;
+    int failed = 0;
     PyObject *copy = PyObject_CallFunctionObjArgs(s->state->copy, object, NULL);
     if (copy == NULL) return NULL;
     PyObject *dict = PyDict_Check(object) ? NULL : get_optional(copy, s->state->str_dict, &failed);
     PyObject *found = PyList_New(0);
-    int status = found == NULL ? -1 : 0;
+    int status = found == NULL || failed ? -1 : 0;
     if (status == 0 && dict != NULL && PyDict_CheckExact(dict) && copy != object)
         status = copy_values(s, dict, depth);
     else if (status == 0)
@@ -189,10 +189,7 @@ static PyObject *copy_shallow(snapshot *s, PyObject *object, int depth) {
     }
     Py_XDECREF(dict);
     Py_XDECREF(found);
-    if (status < 0)
-        Py_CLEAR(copy);
-    else
-        PyErr_Clear(); /* of an absent __dict__ */
+    if (status < 0) Py_CLEAR(copy);
     return copy;
 }
 
