@@ -147,7 +147,7 @@ class Call:
 
     def __init__(self, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.unit = unit
-        self.args, self.kwargs, _, self.tensors, self.opaque = _core.snapshot_inputs(args, kwargs)
+        self.args, self.kwargs, self.tensors, self.opaque = _core.snapshot_inputs(args, kwargs)
         self.state = _core.ModuleState(unit.module)
         self.flags = self.state.training()
         self.parameters = self.state.parameters()

@@ -237,7 +237,7 @@ PyObject *core_snapshot_inputs(PyObject *module, PyObject *const *args, Py_ssize
     if (s.tensors != NULL && s.aliases != NULL) positional = copy_input(&s, args[0], 0);
     if (positional != NULL) keywords = copy_input(&s, args[1], 0);
     if (keywords != NULL)
-        result = PyTuple_Pack(5, positional, keywords, s.tensors, s.aliases, s.opaque == NULL ? Py_None : s.opaque);
+        result = PyTuple_Pack(4, positional, keywords, s.aliases, s.opaque == NULL ? Py_None : s.opaque);
     Py_XDECREF(positional);
     Py_XDECREF(keywords);
     Py_XDECREF(s.tensors);

@@ -125,10 +125,11 @@ static PyObject *set_log(PyObject *module, PyObject *callback) {
 }
 
 PyDoc_STRVAR(unpack_doc, "unpack(record)\n--\n\nThe tensor that a Frame packed; runs its recomputation if need be.");
-PyDoc_STRVAR(snapshot_doc, "snapshot_inputs(args, kwargs)\n--\n\n"
-                           "(args, kwargs, tensors, aliases, opaque): copies in which containers are new objects and "
-                           "tensors cut off from their graph, the tensors as they were given and as they are in the "
-                           "copies, and the type of the first object that cannot be seen into, or None.");
+PyDoc_STRVAR(snapshot_doc,
+             "snapshot_inputs(args, kwargs)\n--\n\n"
+             "(args, kwargs, tensors, opaque): copies in which containers are new objects and tensors cut "
+             "off from their graph, the tensors in them, and the type of the first object that cannot be "
+             "seen into, or None.");
 PyDoc_STRVAR(tensors_doc, "tensors_in(obj)\n--\n\nThe tensors in nested tuples, lists, dicts and dataclasses.");
 PyDoc_STRVAR(versions_doc, "versions(tensors)\n--\n\nThe version counters of a list of tensors, as bytes.");
 PyDoc_STRVAR(grad_flags_doc, "grad_flags(tensors)\n--\n\nrequires_grad of a list of tensors, a byte each.");
