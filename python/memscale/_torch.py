@@ -1,8 +1,6 @@
-"""What MemScale needs of torch, checked once: its version, and the few functions that the extension calls."""
+"""torch, checked once: is it there, and new enough?"""
 
 from __future__ import annotations
-
-import copy
 
 MINIMUM = (2, 4)
 
@@ -22,6 +20,6 @@ def require_torch() -> None:
             f"memscale needs PyTorch {MINIMUM[0]}.{MINIMUM[1]} or newer, this is {torch.__version__}. "
             "Upgrade it with: pip install --upgrade torch"
         )
-    from . import _core
+    from ._conditions import bind
 
-    _core.bind(torch.Tensor, torch.nn.Parameter, torch.Tensor.detach, torch._C._current_graph_task_id, copy.copy)
+    bind()

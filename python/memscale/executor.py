@@ -18,9 +18,8 @@ from torch.utils._device import DeviceContext
 
 from . import _core, _memory
 from ._attach import Attachment
-from ._conditions import Randomness
 from ._log import Log
-from ._recompute import Call, Measured, Problem, Unit, identity
+from ._recompute import Measured, Problem, Unit, identity
 from ._units import find_units, param_bytes
 from .config import Config
 from .errors import MemScaleError, MemScaleWarning
@@ -147,7 +146,7 @@ class Executor:
     def _settle_on(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Run one forward on the sample, which settles the plan and leaves no trace in the model."""
         state = _core.ModuleState(self.model)
-        randomness = Randomness({p.device for p in self.model.parameters()})
+        randomness = _core.Randomness({p.device for p in self.model.parameters()})
         outside: list[torch.Tensor] = []
 
         def pack(tensor: torch.Tensor) -> torch.Tensor:
@@ -197,7 +196,7 @@ class Executor:
         if not self._sampling and _top_hooks(True) is not None:
             self._say_once("hooks on saved tensors (a checkpoint, an offload) are around the model: they come first")
             return unit.plain(*args, **kwargs)
-        call = Call(unit, args, kwargs)
+        call = _core.Call(unit, args, kwargs)
         if call.opaque is not None:
             kind = call.opaque.__name__
             self._say_once(f"unit '{unit.name}' got a {kind}, which may change: such calls are not recomputed")

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import threading
 import warnings
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -13,6 +14,7 @@ import torch
 import transformers
 
 import memscale
+from memscale import _core
 
 transformers.logging.set_verbosity_error()
 torch.set_num_threads(2)
@@ -20,10 +22,13 @@ torch.set_num_threads(2)
 
 @pytest.fixture(autouse=True)
 def _repeatable():
+    lock = threading.RLock()
+    _core.set_random_lock(lock)
     torch.use_deterministic_algorithms(True)
     torch.manual_seed(0)
     yield
     gc.collect()
+    assert not lock._is_owned(), "a unit left the lock of the random generators behind"
 
 
 @pytest.fixture
@@ -35,19 +40,12 @@ def no_warnings():
 
 
 @pytest.fixture
-def recomputed(monkeypatch):
+def recomputed():
     """The names of the units that were computed again, in order."""
-    from memscale import _recompute
-
     names: list[str] = []
-    original = _recompute.Call.__call__
-
-    def count(self, frame):
-        names.append(self.unit.name)
-        return original(self, frame)
-
-    monkeypatch.setattr(_recompute.Call, "__call__", count)
-    return names
+    _core.set_observer(lambda unit: names.append(unit.name))
+    yield names
+    _core.set_observer(None)
 
 
 @pytest.fixture

@@ -4,6 +4,8 @@ import copy
 import json
 import pickle
 
+import threading
+
 import pytest
 import torch
 from torch import nn
@@ -212,6 +214,7 @@ def test_the_host_record_round_trips():
 
 
 def test_core_functions_reject_wrong_types():
+    unit = _core.Unit("name", torch.nn.Identity(), print, threading.RLock())
     for call in (
         lambda: _core.hash64("text"),
         lambda: _core.find_units(b"", b""),
@@ -219,18 +222,24 @@ def test_core_functions_reject_wrong_types():
         lambda: _core.plan_create([("x", 1)], 0, 0, 1, 0, 0),
         lambda: _core.plan_create("units", 0, 0, 1, 0, 0),
         lambda: _core.plan_create([], 0, 0, "1", 0, 0),
-        lambda: _core.versions(3),
         lambda: _core.Frame(),
         lambda: _core.Frame(print, 3),
         lambda: _core.Plan(),
-        lambda: _core.bind(1, 2, 3, 4, 5),
+        lambda: _core.bind(3),
+        lambda: _core.bind({"tensor_type": torch.Tensor}),
+        lambda: _core.Unit("name"),
+        lambda: _core.Call(3, (), {}),
+        lambda: _core.Call(unit, [], {}),
+        lambda: _core.Call(unit, (), {}).observe([]),
+        lambda: _core.Call(unit, (), {}).run(set(), True),
+        lambda: _core.Call(unit, (), {}).run([], True, False, True, (), {}),
+        lambda: _core.Call(unit, (), {}).keep_buffers([]),
+        lambda: _core.Randomness(3),
         lambda: _core.unpack(None),
-        lambda: _core.grad_flags(3),
         lambda: _core.plan_create([3], 0, 0, 1, 0, 0),
         lambda: _core.set_log(3),
         lambda: _core.plan_from_json(3),
         lambda: _core.hw_detect(None),
-        lambda: _core.snapshot_inputs(()),
     ):
         with pytest.raises(TypeError):
             call()
@@ -242,3 +251,10 @@ def test_core_functions_reject_wrong_types():
         _core.Frame(print, "unit").collect(torch.ones(1))  # no recomputation is running
     with pytest.raises(AttributeError):
         _core.ModuleState(3)
+    with pytest.raises(RuntimeError, match="observe"):
+        _core.Call(unit, (), {}).enter()
+    state = _core.ModuleState(unit.module)
+    state.enter()
+    with pytest.raises(RuntimeError, match="entered"):
+        state.enter()
+    state.leave()

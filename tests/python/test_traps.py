@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 import memscale
 import zoo
+from memscale import _core
 
 
 class Block(nn.Module):
@@ -1269,26 +1270,40 @@ def test_odd_containers_as_inputs():
     model(zoo.floats(4, 16), [torch.ones(1)] * 3)
 
 
-def test_an_interrupt_in_a_recomputation_leaves_the_modules_alone(monkeypatch):
-    from memscale import _core
+@pytest.mark.parametrize("where", ["lock", "forward"])
+def test_an_interrupt_in_a_recomputation_leaves_the_modules_alone(where):
+    class Lock:
+        def acquire(self):
+            raise KeyboardInterrupt
 
-    model = zoo.everything_recomputed(chain(Block))
+        def release(self):
+            raise AssertionError("it was never taken")
+
+    class Interrupted(Block):
+        count = 0  # on the class, where repetitions add up
+
+        def forward(self, x):
+            Interrupted.count += 1
+            if armed and Interrupted.count == n:
+                raise KeyboardInterrupt
+            return super().forward(x)
+
+    armed, n = False, 0
+    model = zoo.everything_recomputed(chain(Interrupted))
     step(model)
     dicts = [id(vars(m)) for m in model.modules()]
-    calls = itertools.count()
-    real = _core.grad_flags
-
-    def interrupt(tensors):
-        if next(calls) == 1:
-            raise KeyboardInterrupt
-        return real(tensors)
-
     loss = model(zoo.floats(4, 16)).sum()
-    monkeypatch.setattr(_core, "grad_flags", interrupt)
-    next(calls)
+    before = torch.get_rng_state()
+    if where == "lock":
+        _core.set_random_lock(Lock())
+    else:
+        armed, n = True, Interrupted.count + 2
     with pytest.raises(KeyboardInterrupt):
         loss.backward()
-    monkeypatch.undo()
+    _core.set_random_lock(threading.RLock())
+    assert torch.equal(before, torch.get_rng_state())
     assert [id(vars(m)) for m in model.modules()] == dicts
+    armed = False
+    step(model)  # no lock was left behind, no module in another state
     memscale.detach(model)
     assert not any("forward" in vars(m) for m in model.modules())

@@ -12,6 +12,73 @@
 
 #include <memscale/memscale.h>
 
+/* What bind() is handed: name in core_state, and what it is. */
+#define CORE_BOUND(X)                                                                                                  \
+    X(tensor_type)      /* torch.Tensor */                                                                             \
+    X(parameter_type)   /* torch.nn.Parameter */                                                                       \
+    X(detach)           /* torch.Tensor.detach */                                                                      \
+    X(clone)            /* torch.Tensor.clone */                                                                       \
+    X(graph_task_id)    /* () -> id of the running backward */                                                         \
+    X(push_hooks)       /* (pack, unpack): hooks on saved tensors, from here on */                                     \
+    X(pop_hooks)        /* () */                                                                                       \
+    X(grad_enabled)     /* () -> bool */                                                                               \
+    X(set_grad_enabled) /* (bool) */                                                                                   \
+    X(copy)             /* copy.copy */                                                                                \
+    X(switches)         /* list of (function, argument or None): the state of torch's switches */                      \
+    X(put_switches)     /* (wanted, now) -> undo() */                                                                  \
+    X(generator)        /* torch's generator on the CPU */                                                             \
+    X(cuda)             /* torch.cuda: its default_generators */                                                       \
+    X(python_random)    /* random._inst */                                                                             \
+    X(note_python)      /* () -> the whole state of Python's random, with moved() and restore() */                     \
+    X(note_numpy)       /* () -> the same for numpy's global generator */
+
+#define CORE_NAMES(X)                                                                                                  \
+    X(shape)                                                                                                           \
+    X(dtype)                                                                                                           \
+    X(device)                                                                                                          \
+    X(type)                                                                                                            \
+    X(index)                                                                                                           \
+    X(_version)                                                                                                        \
+    X(smallest_peak_bytes)                                                                                             \
+    X(__dataclass_fields__)                                                                                            \
+    X(__dict__)                                                                                                        \
+    X(requires_grad)                                                                                                   \
+    X(is_leaf)                                                                                                         \
+    X(is_nested)                                                                                                       \
+    X(_modules)                                                                                                        \
+    X(_parameters)                                                                                                     \
+    X(_buffers)                                                                                                        \
+    X(training)                                                                                                        \
+    X(_member_map_)                                                                                                    \
+    X(pack)                                                                                                            \
+    X(collect)                                                                                                         \
+    X(acquire)                                                                                                         \
+    X(release)                                                                                                         \
+    X(get_state)                                                                                                       \
+    X(set_state)                                                                                                       \
+    X(get_offset)                                                                                                      \
+    X(set_offset)                                                                                                      \
+    X(initial_seed)                                                                                                    \
+    X(manual_seed)                                                                                                     \
+    X(default_generators)                                                                                              \
+    X(data_ptr)                                                                                                        \
+    X(nbytes)                                                                                                          \
+    X(gauss_next)                                                                                                      \
+    X(moved)                                                                                                           \
+    X(restore)                                                                                                         \
+    X(mtrand)                                                                                                          \
+    X(_rand)                                                                                                           \
+    X(_bit_generator)                                                                                                  \
+    X(capsule)
+
+/* A generator whose state is plain memory that can be compared in place. */
+typedef struct core_raw {
+    PyObject *owner; /* owned: the object that the memory belongs to */
+    PyObject *last;  /* owned: bytes; the last copy that was taken, shared while nothing moves */
+    char *memory;    /* NULL: not available, the slow way is taken */
+    Py_ssize_t n_bytes;
+} core_raw;
+
 typedef struct core_state {
     PyObject *error;        /* MemScaleError */
     PyObject *budget_error; /* BudgetError */
@@ -20,13 +87,22 @@ typedef struct core_state {
     PyTypeObject *saved_type;
     PyTypeObject *plan_type;
     PyTypeObject *modules_type;
-    PyObject *tensor_type; /* handed in by bind(), NULL before */
-    PyObject *parameter_type;
-    PyObject *detach;
-    PyObject *graph_task_id;
-    PyObject *copy; /* copy.copy */
-    PyObject *str_shape, *str_dtype, *str_device, *str_version, *str_smallest, *str_fields, *str_dict;
-    PyObject *str_requires_grad, *str_is_leaf, *str_is_nested, *str_modules, *str_parameters, *str_training, *str_enum;
+    PyTypeObject *unit_type;
+    PyTypeObject *call_type;
+    PyTypeObject *randomness_type;
+    PyObject *unpack;        /* the module's own function */
+    PyObject *random_lock;   /* see set_random_lock() */
+    PyObject *observer;      /* called with each unit that is computed again, or NULL */
+    PyObject *last_switches; /* the tuple that was noted last, shared while nothing changes */
+    PyObject *numpy_random;  /* interned "numpy.random" */
+    core_raw raw_python, raw_numpy;
+    int numpy_probed;
+#define CORE_FIELD(name) PyObject *name;
+    CORE_BOUND(CORE_FIELD)
+#undef CORE_FIELD
+#define CORE_FIELD(name) PyObject *str_##name;
+    CORE_NAMES(CORE_FIELD)
+#undef CORE_FIELD
     ms_log_sink sink; /* what libmemscale writes to while log_callback is set */
     PyObject *log_callback;
 } core_state;
@@ -51,17 +127,118 @@ PyObject *core_without_history(core_state *state, PyObject *tensor);
 /* The number of arguments of a fast-call method; 0 and TypeError if it is wrong. */
 int core_check_count(const char *name, Py_ssize_t given, Py_ssize_t wanted);
 
+/* Fail with RuntimeError unless bind() has been called. */
+int core_check_bound(const core_state *state);
+
+/* Set the exception aside for clean-up code, and put it back. */
+typedef struct core_pending {
+    PyObject *type, *value, *trace;
+} core_pending;
+core_pending core_set_aside(void);
+void core_put_back(core_pending pending);
+
+/* ---- modules.c: the state of a unit's modules ---- */
+
+/* An attribute of a module. All borrowed from the dicts of its entry. */
+typedef struct core_attribute {
+    PyObject *key, *value;
+    PyObject *copy; /* of a container: what it held; else NULL */
+} core_attribute;
+
+typedef struct core_module_entry {
+    PyObject *module;   /* owned */
+    PyObject *captured; /* owned: a copy of its dict, with copies of the containers in it */
+    PyObject
+        *originals; /* owned: the same dict with the containers themselves; NULL if that would keep tensors alive */
+    core_attribute *attributes; /* owned array: the items of `originals` in their order, to compare with; may be NULL */
+    PyObject *own;              /* owned while the module lives in a copy: its own dict; else NULL */
+} core_module_entry;
+
+typedef struct ModuleState {
+    PyObject_HEAD
+    core_module_entry *entries;
+    Py_ssize_t n, capacity;
+    PyObject *parameters; /* owned list */
+    PyObject *tensors;    /* owned list: tensors that modules keep as plain attributes */
+    PyObject *training;   /* owned bytes: training flags, one each */
+    int reusable;         /* may stand for later calls, as long as it matches */
+    int has_buffers;
+    int mode; /* enum core_module_mode */
+} ModuleState;
+
+enum core_module_mode { MODULES_OWN = 0, MODULES_COPIED = 1, MODULES_IN_PLACE = 2 };
+
+/* Capture a module and all below it. New reference. */
+ModuleState *core_modules_capture(core_state *state, PyObject *root);
+
+/* 1 if the modules are now as they were captured, 0 if not, -1 with an exception. */
+int core_modules_match(ModuleState *self);
+
+/* Let the modules be as they were captured: in place if `in_place` allows it and they are so already, else in fresh
+ * copies. leave() undoes it, and whatever was done to them meanwhile; with `*touched`, if not NULL, 1 if something
+ * was. -1 with an exception. */
+int core_modules_enter(core_state *state, ModuleState *self, int in_place);
+int core_modules_leave(core_state *state, ModuleState *self, int *touched);
+
+/* ---- conditions.c: random generators, torch's switches ---- */
+
+typedef struct core_generator core_generator;
+
+typedef struct core_randomness {
+    core_generator *items;
+    Py_ssize_t n;
+} core_randomness;
+
+/* Note where the generators of these devices (a tuple) are, and those of the CPU, Python and numpy; with `full`, the
+ * latter two by their own means. `out` is empty on failure. */
+int core_randomness_note(core_state *state, core_randomness *out, PyObject *devices, int full);
+/* The same generators, as they are now. */
+int core_randomness_note_same(core_state *state, const core_randomness *of, core_randomness *out);
+int core_randomness_keep_moved(core_state *state, core_randomness *self); /* forget those that did not move */
+int core_randomness_restore(core_state *state, const core_randomness *self);
+int core_randomness_visit(const core_randomness *self, visitproc visit, void *arg);
+void core_randomness_clear(core_randomness *self);
+int core_randomness_is_full(const core_randomness *self); /* does it hold one that was noted by its own means? */
+
+/* Find out whether the state of Python's generator can be compared in place; sets state->raw_python. */
+int core_probe_python(core_state *state);
+
+/* Is one of these devices (a tuple) a GPU? -1 with an exception. */
+int core_has_cuda(core_state *state, PyObject *devices);
+
+/* The switches as a tuple, new reference; the same object as last time if nothing changed. */
+PyObject *core_switches_note(core_state *state);
+
+/* ---- frame.c ---- */
+
+PyObject *core_frame_new(core_state *state, PyObject *recompute, PyObject *name, int keep);
+
+/* ---- call.c ---- */
+
+/* Run the unit of a Call again, with frame.collect as hook. -1 with an exception. */
+int core_call_repeat(core_state *state, PyObject *call, PyObject *frame);
+
+/* ---- inputs.c ---- */
+
+typedef struct core_inputs {
+    PyObject *args, *kwargs; /* owned: copies */
+    PyObject *tensors;       /* owned list: the tensors in them */
+    PyObject *opaque;        /* owned: the type of the first object that cannot be seen into, or NULL */
+} core_inputs;
+
+int core_inputs_copy(core_state *state, PyObject *args, PyObject *kwargs, core_inputs *out);
+int core_attribute_is_true(PyObject *object, PyObject *name);
+
 /* Each file adds its types and functions. */
 int core_add_frame(PyObject *module, core_state *state);
 int core_add_plan(PyObject *module, core_state *state);
 int core_add_modules(PyObject *module, core_state *state);
+int core_add_conditions(PyObject *module, core_state *state);
+int core_add_call(PyObject *module, core_state *state);
 
 /* Functions of the module that live in other files. */
 PyObject *core_unpack(PyObject *module, PyObject *record);
-PyObject *core_snapshot_inputs(PyObject *module, PyObject *const *args, Py_ssize_t n);
 PyObject *core_tensors_in(PyObject *module, PyObject *object);
-PyObject *core_versions(PyObject *module, PyObject *tensors);
-PyObject *core_grad_flags(PyObject *module, PyObject *tensors);
 PyObject *core_hw_detect(PyObject *module, PyObject *root);
 PyObject *core_hw_from_json(PyObject *module, PyObject *text);
 PyObject *core_find_units(PyObject *module, PyObject *const *args, Py_ssize_t n);

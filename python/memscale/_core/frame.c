@@ -1,10 +1,10 @@
 /* frame.c - recomputation, tensor by tensor.
  *
  * A Frame stands for one call of a unit. While the unit's forward runs, its pack() is torch's saved-tensor hook: for
- * each tensor that autograd saves it notes the shape, type and device and hands out a Saved record, nothing else. When
- * backward asks for the first record (unpack), the frame calls its Python `recompute`, which runs the unit once more
- * with collect() as the hook; the i-th tensor that this saves belongs to the i-th record. The original graph is kept,
- * so gradients add up in the same order as without recomputation.
+ * each tensor that autograd saves it notes shape and type in a slot of an array and hands out a Saved record, nothing
+ * else. When backward asks for the first record (unpack), the frame lets its Call run the unit once more (call.c) with
+ * collect() as the hook; the i-th tensor that this saves belongs to the i-th record. The original graph is kept, so
+ * gradients add up in the same order as without recomputation.
  *
  * What always holds
  *   - A record is owned by the graph alone and owns its frame; a frame knows its records only weakly. So everything
@@ -21,6 +21,7 @@
 #include <string.h>
 
 #define NO_TASK INT64_MIN
+#define MAX_DIMS 8 /* of a tensor with more, the first ones are compared */
 
 typedef struct Frame Frame;
 
@@ -31,15 +32,17 @@ typedef struct Saved {
 } Saved;
 
 typedef struct slot {
-    PyObject *shape, *dtype, *device; /* owned: what the recomputed tensor must look like */
-    PyObject *tensor;                 /* owned, detached; NULL while there is none */
-    int64_t version;                  /* of `tensor` when it was saved */
-    Saved *record;                    /* borrowed; NULL once it died */
+    PyObject *dtype;        /* owned, a constant of torch: with the shape, what the recomputed tensor must look like */
+    int64_t dims[MAX_DIMS]; /* the shape */
+    int64_t n_dims;
+    PyObject *tensor; /* owned, detached; NULL while there is none */
+    int64_t version;  /* of `tensor` when it was saved */
+    Saved *record;    /* borrowed; NULL once it died */
 } slot;
 
 struct Frame {
     PyObject_HEAD
-    PyObject *recompute; /* owned: recompute(frame) runs the unit with frame.collect as pack hook */
+    PyObject *recompute; /* owned: a Call, or any recompute(frame) that runs the unit with frame.collect as hook */
     PyObject *name;      /* owned: of the unit, for messages */
     slot *slots;
     Py_ssize_t n_slots, capacity;
@@ -57,21 +60,35 @@ static void clear_tensors(Frame *self) {
 }
 
 static int describe(core_state *state, PyObject *tensor, slot *out) {
-    out->shape = PyObject_GetAttr(tensor, state->str_shape);
-    out->dtype = out->shape == NULL ? NULL : PyObject_GetAttr(tensor, state->str_dtype);
-    out->device = out->dtype == NULL ? NULL : PyObject_GetAttr(tensor, state->str_device);
-    return out->device == NULL ? -1 : 0;
+    PyObject *shape = PyObject_GetAttr(tensor, state->str_shape);
+    if (shape == NULL) return -1;
+    out->n_dims = PyTuple_Size(shape);
+    for (Py_ssize_t i = 0; i < out->n_dims && i < MAX_DIMS; i++)
+        out->dims[i] = PyLong_AsLongLong(PyTuple_GetItem(shape, i));
+    Py_DECREF(shape);
+    if (PyErr_Occurred()) return -1;
+    out->dtype = PyObject_GetAttr(tensor, state->str_dtype);
+    return out->dtype == NULL ? -1 : 0;
 }
 
 static void forget(slot *s) {
-    Py_CLEAR(s->shape);
     Py_CLEAR(s->dtype);
-    Py_CLEAR(s->device);
     Py_CLEAR(s->tensor);
 }
 
+/* The shape of a slot as a tuple, for messages. */
+static PyObject *shape_of(const slot *s) {
+    Py_ssize_t n = s->n_dims < MAX_DIMS ? (Py_ssize_t)s->n_dims : MAX_DIMS;
+    PyObject *shape = PyTuple_New(n);
+    for (Py_ssize_t i = 0; shape != NULL && i < n; i++) {
+        PyObject *size = PyLong_FromLongLong(s->dims[i]);
+        if (size == NULL || PyTuple_SetItem(shape, i, size) < 0) Py_CLEAR(shape);
+    }
+    return shape;
+}
+
 int64_t core_tensor_version(core_state *state, PyObject *tensor) {
-    PyObject *value = PyObject_GetAttr(tensor, state->str_version);
+    PyObject *value = PyObject_GetAttr(tensor, state->str__version);
     if (value == NULL) {
         if (!PyErr_ExceptionMatches(PyExc_RuntimeError)) return -2;
         PyErr_Clear(); /* inference tensors do not track one, and cannot change either */
@@ -131,25 +148,24 @@ static PyObject *frame_pack(PyObject *object, PyObject *tensor) {
     return (PyObject *)record;
 }
 
-static void raise_changed(core_state *state, Frame *self, Py_ssize_t index, PyObject *now) {
+static void raise_changed(core_state *state, Frame *self, Py_ssize_t index, const slot *now) {
     const slot *s = &self->slots[index];
+    PyObject *then_shape = shape_of(s), *now_shape = then_shape == NULL ? NULL : shape_of(now);
     self->failed = 1;
-    (void)PyErr_Format(state->error,
-                       "unit '%U' did not repeat itself: tensor %zd that it saved was %S %S on %S in forward, and "
-                       "something else when it was computed again for backward (%R). Its forward depends on something "
-                       "that changes between calls; train it with enable_checkpointing=False or make it repeatable.",
-                       self->name, index, s->dtype, s->shape, s->device, now);
+    if (now_shape != NULL)
+        (void)PyErr_Format(state->error,
+                           "unit '%U' did not repeat itself: tensor %zd that it saved was %S %S in forward, and "
+                           "something else when it was computed again for backward (%S %S). Its forward depends on "
+                           "something that changes between calls; train it with enable_checkpointing=False or make it "
+                           "repeatable.",
+                           self->name, index, s->dtype, then_shape, now->dtype, now_shape);
+    Py_XDECREF(then_shape);
+    Py_XDECREF(now_shape);
 }
 
-/* 1 if the recomputed tensor looks like the one of forward, 0 if not, -1 with an exception. */
-static int looks_the_same(core_state *state, const slot *expected, PyObject *tensor) {
-    slot found = {0};
-    int same = describe(state, tensor, &found);
-    if (same == 0) same = PyObject_RichCompareBool(expected->shape, found.shape, Py_EQ);
-    if (same == 1) same = PyObject_RichCompareBool(expected->dtype, found.dtype, Py_EQ);
-    if (same == 1) same = PyObject_RichCompareBool(expected->device, found.device, Py_EQ);
-    forget(&found);
-    return same;
+static int looks_the_same(const slot *a, const slot *b) {
+    size_t n = (size_t)(a->n_dims < MAX_DIMS ? a->n_dims : MAX_DIMS);
+    return a->dtype == b->dtype && a->n_dims == b->n_dims && memcmp(a->dims, b->dims, n * sizeof *a->dims) == 0;
 }
 
 PyDoc_STRVAR(collect_doc, "collect($self, tensor, /)\n--\n\nThe saved-tensor hook of a recomputation.");
@@ -163,14 +179,11 @@ static PyObject *frame_collect(PyObject *object, PyObject *tensor) {
         return NULL;
     }
     self->cursor++;
-    int same = looks_the_same(state, &self->slots[index], tensor);
-    if (same < 0) return NULL;
-    if (same == 0) {
-        PyObject *shape = PyObject_GetAttr(tensor, state->str_shape);
-        if (shape != NULL) raise_changed(state, self, index, shape);
-        Py_XDECREF(shape);
-        return NULL;
-    }
+    slot now = {0};
+    if (describe(state, tensor, &now) < 0) return NULL;
+    if (!looks_the_same(&self->slots[index], &now)) raise_changed(state, self, index, &now);
+    forget(&now);
+    if (PyErr_Occurred()) return NULL;
     if (self->slots[index].record == NULL) { /* nobody will ask for it, but the running graph may */
         return PyObject_CallFunctionObjArgs(state->detach, tensor, NULL);
     }
@@ -193,6 +206,13 @@ static int raise_short(const core_state *state, const Frame *self, Py_ssize_t la
     return -1;
 }
 
+static int run_again(core_state *state, Frame *self) {
+    if (Py_TYPE(self->recompute) == state->call_type) return core_call_repeat(state, self->recompute, (PyObject *)self);
+    PyObject *result = PyObject_CallFunctionObjArgs(self->recompute, self, NULL);
+    Py_XDECREF(result);
+    return result == NULL ? -1 : 0;
+}
+
 /* Fill the slots of every record that is alive. */
 static int recompute(core_state *state, Frame *self, int64_t task) {
     clear_tensors(self);
@@ -201,11 +221,9 @@ static int recompute(core_state *state, Frame *self, int64_t task) {
     self->cursor = 0;
     self->last = self->n_slots - 1;
     while (self->last > 0 && self->slots[self->last].record == NULL) self->last--;
-    PyObject *result = PyObject_CallFunctionObjArgs(self->recompute, self, NULL);
+    int status = run_again(state, self);
     Py_ssize_t last = self->last;
     self->last = -1;
-    int status = result == NULL ? -1 : 0;
-    Py_XDECREF(result);
     if (status == 0 && (self->failed || self->cursor <= last)) status = raise_short(state, self, last);
     if (status < 0) {
         clear_tensors(self);
@@ -246,10 +264,14 @@ static PyObject *take(core_state *state, Frame *self, Py_ssize_t index) {
     int64_t version = core_tensor_version(state, s->tensor);
     if (version == -2) return NULL;
     if (version != s->version) {
-        return PyErr_Format(PyExc_RuntimeError,
-                            "one of the variables needed for gradient computation has been modified by an inplace "
-                            "operation: %S %S, saved by unit '%U', is at version %lld; expected version %lld instead.",
-                            s->dtype, s->shape, self->name, (long long)version, (long long)s->version);
+        PyObject *shape = shape_of(s);
+        if (shape == NULL) return NULL;
+        (void)PyErr_Format(PyExc_RuntimeError,
+                           "one of the variables needed for gradient computation has been modified by an inplace "
+                           "operation: %S %S, saved by unit '%U', is at version %lld; expected version %lld instead.",
+                           s->dtype, shape, self->name, (long long)version, (long long)s->version);
+        Py_DECREF(shape);
+        return NULL;
     }
     PyObject *tensor = s->tensor;
     if (self->keep)
@@ -322,17 +344,9 @@ static PyObject *frame_changed(PyObject *object, PyObject *Py_UNUSED(unused)) {
     Py_RETURN_FALSE;
 }
 
-static PyObject *frame_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {(char *)"recompute", (char *)"name", (char *)"keep", NULL};
-    PyObject *recompute_fn, *name;
-    int keep = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OU|p:Frame", names, &recompute_fn, &name, &keep)) return NULL;
-    if (core_state_of_type(type)->detach == NULL) {
-        PyErr_SetString(PyExc_RuntimeError, "bind() has not been called");
-        return NULL;
-    }
-    allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
-    Frame *self = (Frame *)alloc(type, 0);
+PyObject *core_frame_new(core_state *state, PyObject *recompute_fn, PyObject *name, int keep) {
+    PyTypeObject *type = state->frame_type;
+    Frame *self = (Frame *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (self == NULL) return NULL;
     self->task = NO_TASK;
     self->last = -1;
@@ -347,6 +361,15 @@ static PyObject *frame_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     Py_INCREF(name);
     self->name = name;
     return (PyObject *)self;
+}
+
+static PyObject *frame_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {(char *)"recompute", (char *)"name", (char *)"keep", NULL};
+    PyObject *recompute_fn, *name;
+    int keep = 0;
+    core_state *state = core_state_of_type(type);
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OU|p:Frame", names, &recompute_fn, &name, &keep)) return NULL;
+    return core_check_bound(state) < 0 ? NULL : core_frame_new(state, recompute_fn, name, keep);
 }
 
 static int frame_traverse(PyObject *object, visitproc visit, void *arg) {

@@ -53,7 +53,7 @@ static PyObject *get_optional(PyObject *object, PyObject *name, int *failed) {
 /* 1 if instances of this type are dataclasses, 0 if not, -1 with an exception. */
 static int is_dataclass(core_state *state, PyObject *object) {
     int failed;
-    PyObject *fields = get_optional((PyObject *)Py_TYPE(object), state->str_fields, &failed);
+    PyObject *fields = get_optional((PyObject *)Py_TYPE(object), state->str___dataclass_fields__, &failed);
     int found = fields != NULL;
     Py_XDECREF(fields);
     return failed ? -1 : found;
@@ -62,7 +62,7 @@ static int is_dataclass(core_state *state, PyObject *object) {
 static int walk_dataclass(core_state *state, PyObject *object, PyObject *found, int depth) {
     int failed, status = is_dataclass(state, object);
     if (status <= 0) return status;
-    PyObject *dict = get_optional(object, state->str_dict, &failed);
+    PyObject *dict = get_optional(object, state->str___dict__, &failed);
     if (dict == NULL) return failed ? -1 : 0;
     status = PyDict_Check(dict) ? walk_dict(state, dict, found, depth) : 0;
     Py_DECREF(dict);
@@ -98,7 +98,7 @@ static PyObject *share_opaque(snapshot *s, PyObject *object) {
 }
 
 /* -1 with an exception, else the truth of an attribute. */
-static int attribute_is_true(PyObject *object, PyObject *name) {
+int core_attribute_is_true(PyObject *object, PyObject *name) {
     PyObject *value = PyObject_GetAttr(object, name);
     int truth = value == NULL ? -1 : PyObject_IsTrue(value);
     Py_XDECREF(value);
@@ -106,7 +106,7 @@ static int attribute_is_true(PyObject *object, PyObject *name) {
 }
 
 PyObject *core_without_history(core_state *state, PyObject *tensor) {
-    if (attribute_is_true(tensor, state->str_is_leaf) != 0) return NULL;
+    if (core_attribute_is_true(tensor, state->str_is_leaf) != 0) return NULL;
     PyObject *alias = PyObject_CallFunctionObjArgs(state->detach, tensor, NULL);
     if (alias != NULL && PyObject_SetAttr(alias, state->str_requires_grad, Py_True) < 0) Py_CLEAR(alias);
     return alias;
@@ -117,7 +117,7 @@ static PyObject *make_alias(snapshot *s, PyObject *tensor) {
     if (Py_TYPE(tensor) == (PyTypeObject *)state->parameter_type) return share(tensor);
     if (Py_TYPE(tensor) != (PyTypeObject *)state->tensor_type)
         return share_opaque(s, tensor); /* its data may be anywhere */
-    int nested = attribute_is_true(tensor, state->str_is_nested);
+    int nested = core_attribute_is_true(tensor, state->str_is_nested);
     if (nested != 0) return nested < 0 ? NULL : share_opaque(s, tensor);
     PyObject *alias = core_without_history(state, tensor);
     return alias == NULL && !PyErr_Occurred() ? share(tensor) : alias;
@@ -176,7 +176,7 @@ static PyObject *copy_shallow(snapshot *s, PyObject *object, int depth) {
     int failed = 0;
     PyObject *copy = PyObject_CallFunctionObjArgs(s->state->copy, object, NULL);
     if (copy == NULL) return NULL;
-    PyObject *dict = PyDict_Check(object) ? NULL : get_optional(copy, s->state->str_dict, &failed);
+    PyObject *dict = PyDict_Check(object) ? NULL : get_optional(copy, s->state->str___dict__, &failed);
     PyObject *found = PyList_New(0);
     int status = found == NULL || failed ? -1 : 0;
     if (status == 0 && dict != NULL && PyDict_CheckExact(dict) && copy != object)
@@ -201,7 +201,7 @@ static int is_constant(core_state *state, PyObject *object) {
         return 1;
     PyObject *type = (PyObject *)Py_TYPE(object);
     int failed, known = 0;
-    PyObject *members = get_optional(type, state->str_enum, &failed);
+    PyObject *members = get_optional(type, state->str__member_map_, &failed);
     Py_XDECREF(members);
     if (failed) return -1;
     PyObject *name = members == NULL ? PyObject_Str(type) : NULL; /* "<class 'torch.dtype'>" */
@@ -230,60 +230,18 @@ static PyObject *copy_input(snapshot *s, PyObject *object, int depth) {
     return known ? copy_shallow(s, object, depth) : share_opaque(s, object);
 }
 
-PyObject *core_snapshot_inputs(PyObject *module, PyObject *const *args, Py_ssize_t n) {
-    if (!core_check_count("snapshot_inputs", n, 2)) return NULL;
-    snapshot s = {.state = core_get_state(module), .tensors = PyList_New(0), .aliases = PyList_New(0)};
-    PyObject *positional = NULL, *keywords = NULL, *result = NULL;
-    if (s.tensors != NULL && s.aliases != NULL) positional = copy_input(&s, args[0], 0);
-    if (positional != NULL) keywords = copy_input(&s, args[1], 0);
-    if (keywords != NULL)
-        result = PyTuple_Pack(4, positional, keywords, s.aliases, s.opaque == NULL ? Py_None : s.opaque);
-    Py_XDECREF(positional);
-    Py_XDECREF(keywords);
+int core_inputs_copy(core_state *state, PyObject *args, PyObject *kwargs, core_inputs *out) {
+    snapshot s = {.state = state, .tensors = PyList_New(0), .aliases = PyList_New(0)};
+    PyObject *positional = NULL, *keywords = NULL;
+    if (s.tensors != NULL && s.aliases != NULL) positional = copy_input(&s, args, 0);
+    if (positional != NULL) keywords = kwargs == NULL ? PyDict_New() : copy_input(&s, kwargs, 0);
     Py_XDECREF(s.tensors);
-    Py_XDECREF(s.aliases);
-    Py_XDECREF(s.opaque);
-    return result;
-}
-
-/* ---- What is noted of tensors ---- */
-
-static PyObject *bytes_for(PyObject *tensors, Py_ssize_t item_bytes) {
-    if (!PyList_Check(tensors)) {
-        PyErr_SetString(PyExc_TypeError, "a list of tensors is needed");
-        return NULL;
+    if (keywords == NULL) {
+        Py_XDECREF(positional);
+        Py_XDECREF(s.aliases);
+        Py_XDECREF(s.opaque);
+        return -1;
     }
-    return PyBytes_FromStringAndSize(NULL, PyList_Size(tensors) * item_bytes);
-}
-
-PyObject *core_versions(PyObject *module, PyObject *tensors) {
-    core_state *state = core_get_state(module);
-    PyObject *bytes = bytes_for(tensors, (Py_ssize_t)sizeof(int64_t));
-    if (bytes == NULL) return NULL;
-    char *out = PyBytes_AsString(bytes);
-    for (Py_ssize_t i = 0; i < PyList_Size(tensors); i++) {
-        int64_t version = core_tensor_version(state, PyList_GetItem(tensors, i));
-        if (version == -2) {
-            Py_DECREF(bytes);
-            return NULL;
-        }
-        memcpy(out + (size_t)i * sizeof version, &version, sizeof version);
-    }
-    return bytes;
-}
-
-PyObject *core_grad_flags(PyObject *module, PyObject *tensors) {
-    core_state *state = core_get_state(module);
-    PyObject *bytes = bytes_for(tensors, 1);
-    if (bytes == NULL) return NULL;
-    char *out = PyBytes_AsString(bytes);
-    for (Py_ssize_t i = 0; i < PyList_Size(tensors); i++) {
-        int truth = attribute_is_true(PyList_GetItem(tensors, i), state->str_requires_grad);
-        if (truth < 0) {
-            Py_DECREF(bytes);
-            return NULL;
-        }
-        out[i] = (char)truth;
-    }
-    return bytes;
+    *out = (core_inputs){.args = positional, .kwargs = keywords, .tensors = s.aliases, .opaque = s.opaque};
+    return 0;
 }

@@ -38,7 +38,7 @@ PyObject *core_raise(core_state *state, ms_status status) {
     if (error == NULL) return NULL;
     if (status == MS_E_BUDGET) {
         PyObject *bytes = PyLong_FromLongLong(ms_error_value());
-        int failed = bytes == NULL || PyObject_SetAttr(error, state->str_smallest, bytes) < 0;
+        int failed = bytes == NULL || PyObject_SetAttr(error, state->str_smallest_peak_bytes, bytes) < 0;
         Py_XDECREF(bytes);
         if (failed) {
             Py_DECREF(error);
@@ -60,27 +60,76 @@ int core_is_tensor(const core_state *state, PyObject *object) {
     return state->tensor_type != NULL && PyType_IsSubtype(Py_TYPE(object), (PyTypeObject *)state->tensor_type);
 }
 
-PyDoc_STRVAR(bind_doc, "bind(tensor_type, parameter_type, detach, graph_task_id, copy)\n--\n\n"
-                       "Hand in what the extension needs: torch's Tensor and Parameter, Tensor.detach, the function "
-                       "that tells the running backward's id, and copy.copy.");
+PyDoc_STRVAR(bind_doc, "bind(bindings)\n--\n\n"
+                       "Hand in what the extension needs of torch and Python, as a dict (core.h, CORE_BOUND).");
 
-static PyObject *bind(PyObject *module, PyObject *const *args, Py_ssize_t n) {
+static PyObject *bind(PyObject *module, PyObject *bindings) {
     core_state *state = core_get_state(module);
-    if (!core_check_count("bind", n, 5)) return NULL;
-    if (!PyType_Check(args[0]) || !PyType_Check(args[1]) || !PyCallable_Check(args[2]) || !PyCallable_Check(args[3]) ||
-        !PyCallable_Check(args[4])) {
-        PyErr_SetString(PyExc_TypeError, "bind() takes two types and three callables");
+    static const char *const names[] = {
+#define NAME(name) #name,
+        CORE_BOUND(NAME)
+#undef NAME
+    };
+    PyObject **slots[] = {
+#define SLOT(name) &state->name,
+        CORE_BOUND(SLOT)
+#undef SLOT
+    };
+    if (!PyDict_Check(bindings)) {
+        PyErr_SetString(PyExc_TypeError, "bind() takes a dict");
         return NULL;
     }
-    PyObject **slots[] = {&state->tensor_type, &state->parameter_type, &state->detach, &state->graph_task_id,
-                          &state->copy};
-    for (int i = 0; i < 5; i++) {
+    for (size_t i = 0; i < sizeof slots / sizeof *slots; i++) {
+        if (PyDict_GetItemString(bindings, names[i]) != NULL) continue;
+        return PyErr_Format(PyExc_TypeError, "bind(): '%s' is missing", names[i]);
+    }
+    for (size_t i = 0; i < sizeof slots / sizeof *slots; i++) {
         PyObject *old = *slots[i];
-        Py_INCREF(args[i]);
-        *slots[i] = args[i];
+        *slots[i] = PyDict_GetItemString(bindings, names[i]);
+        Py_INCREF(*slots[i]);
         Py_XDECREF(old);
     }
+    if (core_probe_python(state) < 0) return NULL;
     Py_RETURN_NONE;
+}
+
+int core_check_bound(const core_state *state) {
+    if (state->note_numpy != NULL) return 0;
+    PyErr_SetString(PyExc_RuntimeError, "bind() has not been called");
+    return -1;
+}
+
+core_pending core_set_aside(void) {
+    core_pending pending;
+    PyErr_Fetch(&pending.type, &pending.value, &pending.trace);
+    return pending;
+}
+
+void core_put_back(core_pending pending) {
+    if (pending.type != NULL && PyErr_Occurred()) PyErr_WriteUnraisable(NULL); /* the first one counts */
+    if (pending.type != NULL) PyErr_Restore(pending.type, pending.value, pending.trace);
+}
+
+static PyObject *set_object(PyObject **slot, PyObject *value) {
+    PyObject *old = *slot;
+    if (value != Py_None) Py_INCREF(value);
+    *slot = value == Py_None ? NULL : value;
+    Py_XDECREF(old);
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(set_lock_doc, "set_random_lock(lock)\n--\n\n"
+                           "The lock of runs that draw from the CPU's generators, which all threads share; or None.");
+
+static PyObject *set_random_lock(PyObject *module, PyObject *lock) {
+    return set_object(&core_get_state(module)->random_lock, lock);
+}
+
+PyDoc_STRVAR(set_observer_doc, "set_observer(callback)\n--\n\n"
+                               "Call callback(unit) before a unit is computed again; None: nobody.");
+
+static PyObject *set_observer(PyObject *module, PyObject *callback) {
+    return set_object(&core_get_state(module)->observer, callback);
 }
 
 /* Called by libmemscale, on any thread, with or without the GIL held. */
@@ -89,14 +138,13 @@ static void write_log(void *user, int level, const char *message) {
     core_state *state = user;
     PyObject *callback = state->log_callback;
     if (callback != NULL) {
-        PyObject *pending_type, *pending_value, *pending_trace;
-        PyErr_Fetch(&pending_type, &pending_value, &pending_trace);
+        core_pending pending = core_set_aside();
         Py_INCREF(callback);
         PyObject *result = PyObject_CallFunction(callback, "is", level, message);
         if (result == NULL) PyErr_WriteUnraisable(callback);
         Py_XDECREF(result);
         Py_DECREF(callback);
-        PyErr_Restore(pending_type, pending_value, pending_trace);
+        core_put_back(pending);
     }
     PyGILState_Release(gil);
 }
@@ -125,14 +173,7 @@ static PyObject *set_log(PyObject *module, PyObject *callback) {
 }
 
 PyDoc_STRVAR(unpack_doc, "unpack(record)\n--\n\nThe tensor that a Frame packed; runs its recomputation if need be.");
-PyDoc_STRVAR(snapshot_doc,
-             "snapshot_inputs(args, kwargs)\n--\n\n"
-             "(args, kwargs, tensors, opaque): copies in which containers are new objects and tensors cut "
-             "off from their graph, the tensors in them, and the type of the first object that cannot be "
-             "seen into, or None.");
 PyDoc_STRVAR(tensors_doc, "tensors_in(obj)\n--\n\nThe tensors in nested tuples, lists, dicts and dataclasses.");
-PyDoc_STRVAR(versions_doc, "versions(tensors)\n--\n\nThe version counters of a list of tensors, as bytes.");
-PyDoc_STRVAR(grad_flags_doc, "grad_flags(tensors)\n--\n\nrequires_grad of a list of tensors, a byte each.");
 PyDoc_STRVAR(hw_detect_doc, "hw_detect(root)\n--\n\nThis host as a JSON record; root stands before every path read.");
 PyDoc_STRVAR(hw_from_json_doc, "hw_from_json(text)\n--\n\nCheck a host record and give it back in canonical form.");
 PyDoc_STRVAR(find_units_doc, "find_units(parents, class_hashes, own_hashes, param_bytes, flags)\n--\n\n"
@@ -146,13 +187,12 @@ PyDoc_STRVAR(plan_from_json_doc, "plan_from_json(text)\n--\n\nA plan that was sa
 #define FAST(function) ((PyCFunction)(void (*)(void))(function))
 
 static PyMethodDef functions[] = {
-    {"bind", FAST(bind), METH_FASTCALL, bind_doc},
+    {"bind", bind, METH_O, bind_doc},
+    {"set_random_lock", set_random_lock, METH_O, set_lock_doc},
+    {"set_observer", set_observer, METH_O, set_observer_doc},
     {"set_log", set_log, METH_O, set_log_doc},
     {"unpack", core_unpack, METH_O, unpack_doc},
-    {"snapshot_inputs", FAST(core_snapshot_inputs), METH_FASTCALL, snapshot_doc},
     {"tensors_in", core_tensors_in, METH_O, tensors_doc},
-    {"versions", core_versions, METH_O, versions_doc},
-    {"grad_flags", core_grad_flags, METH_O, grad_flags_doc},
     {"hw_detect", core_hw_detect, METH_O, hw_detect_doc},
     {"hw_from_json", core_hw_from_json, METH_O, hw_from_json_doc},
     {"find_units", FAST(core_find_units), METH_FASTCALL, find_units_doc},
@@ -186,7 +226,7 @@ static int add_exceptions(PyObject *module, core_state *state) {
         "No plan fits the memory budget; ``smallest_peak_bytes`` is the least that could be reached.", state->error,
         NULL);
     if (state->budget_error == NULL) return -1;
-    if (PyObject_SetAttr(state->budget_error, state->str_smallest, Py_None) < 0) return -1;
+    if (PyObject_SetAttr(state->budget_error, state->str_smallest_peak_bytes, Py_None) < 0) return -1;
     state->stop = PyErr_NewExceptionWithDoc("memscale._core.StopRecompute",
                                             "Raised inside a recomputation once everything needed is there.",
                                             PyExc_BaseException, NULL);
@@ -197,28 +237,13 @@ static int add_exceptions(PyObject *module, core_state *state) {
 }
 
 static int intern_names(core_state *state) {
-    struct {
-        PyObject **slot;
-        const char *text;
-    } names[] = {{&state->str_shape, "shape"},
-                 {&state->str_dtype, "dtype"},
-                 {&state->str_device, "device"},
-                 {&state->str_version, "_version"},
-                 {&state->str_smallest, "smallest_peak_bytes"},
-                 {&state->str_fields, "__dataclass_fields__"},
-                 {&state->str_dict, "__dict__"},
-                 {&state->str_requires_grad, "requires_grad"},
-                 {&state->str_is_leaf, "is_leaf"},
-                 {&state->str_is_nested, "is_nested"},
-                 {&state->str_modules, "_modules"},
-                 {&state->str_parameters, "_parameters"},
-                 {&state->str_training, "training"},
-                 {&state->str_enum, "_member_map_"}};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        *names[i].slot = PyUnicode_InternFromString(names[i].text);
-        if (*names[i].slot == NULL) return -1;
-    }
-    return 0;
+#define INTERN(name)                                                                                                   \
+    state->str_##name = PyUnicode_InternFromString(#name);                                                             \
+    if (state->str_##name == NULL) return -1;
+    CORE_NAMES(INTERN)
+#undef INTERN
+    state->numpy_random = PyUnicode_InternFromString("numpy.random");
+    return state->numpy_random == NULL ? -1 : 0;
 }
 
 static int exec_module(PyObject *module) {
@@ -226,10 +251,13 @@ static int exec_module(PyObject *module) {
     memset(state, 0, sizeof *state);
     if (intern_names(state) < 0 || add_constants(module) < 0 || add_exceptions(module, state) < 0) return -1;
     if (core_add_frame(module, state) < 0 || core_add_modules(module, state) < 0) return -1;
-    return core_add_plan(module, state);
+    if (core_add_conditions(module, state) < 0 || core_add_call(module, state) < 0) return -1;
+    if (core_add_plan(module, state) < 0) return -1;
+    state->unpack = PyObject_GetAttrString(module, "unpack");
+    return state->unpack == NULL ? -1 : 0;
 }
 
-/* Every object that the state owns, for traverse and clear. */
+/* Every other object that the state owns, for traverse and clear. */
 #define STATE_OBJECTS(X)                                                                                               \
     X(error)                                                                                                           \
     X(budget_error)                                                                                                    \
@@ -238,32 +266,26 @@ static int exec_module(PyObject *module) {
     X(saved_type)                                                                                                      \
     X(plan_type)                                                                                                       \
     X(modules_type)                                                                                                    \
-    X(tensor_type)                                                                                                     \
-    X(parameter_type)                                                                                                  \
-    X(detach)                                                                                                          \
-    X(graph_task_id)                                                                                                   \
-    X(copy)                                                                                                            \
-    X(log_callback)                                                                                                    \
-    X(str_shape)                                                                                                       \
-    X(str_dtype)                                                                                                       \
-    X(str_device)                                                                                                      \
-    X(str_version)                                                                                                     \
-    X(str_smallest)                                                                                                    \
-    X(str_fields)                                                                                                      \
-    X(str_dict)                                                                                                        \
-    X(str_requires_grad)                                                                                               \
-    X(str_is_leaf)                                                                                                     \
-    X(str_is_nested)                                                                                                   \
-    X(str_modules)                                                                                                     \
-    X(str_parameters)                                                                                                  \
-    X(str_training)                                                                                                    \
-    X(str_enum)
+    X(unit_type)                                                                                                       \
+    X(call_type)                                                                                                       \
+    X(randomness_type)                                                                                                 \
+    X(unpack)                                                                                                          \
+    X(random_lock)                                                                                                     \
+    X(observer)                                                                                                        \
+    X(last_switches)                                                                                                   \
+    X(numpy_random)                                                                                                    \
+    X(raw_python.owner)                                                                                                \
+    X(raw_python.last)                                                                                                 \
+    X(raw_numpy.owner)                                                                                                 \
+    X(raw_numpy.last)                                                                                                  \
+    X(log_callback)
 
 static int traverse_module(PyObject *module, visitproc visit, void *arg) {
     core_state *state = core_get_state(module);
     if (state == NULL) return 0;
 #define VISIT(name) Py_VISIT(state->name);
     STATE_OBJECTS(VISIT)
+    CORE_BOUND(VISIT)
 #undef VISIT
     return 0;
 }
@@ -272,8 +294,13 @@ static int clear_module(PyObject *module) {
     core_state *state = core_get_state(module);
     if (state == NULL) return 0;
     if (state->log_callback != NULL) ms_log_set_sink(NULL);
+    state->raw_python.memory = state->raw_numpy.memory = NULL; /* their owners go */
 #define CLEAR(name) Py_CLEAR(state->name);
     STATE_OBJECTS(CLEAR)
+    CORE_BOUND(CLEAR)
+#undef CLEAR
+#define CLEAR(name) Py_CLEAR(state->str_##name);
+    CORE_NAMES(CLEAR)
 #undef CLEAR
     return 0;
 }

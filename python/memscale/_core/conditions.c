@@ -1,0 +1,570 @@
+/* conditions.c - what a forward depends on beside its inputs and its modules: random generators and torch's switches.
+ *
+ * Generators are noted before a unit's first run; those that did not move are forgotten after it, so a repetition puts
+ * back only what the unit draws from. A generator on a GPU is its seed and offset: two numbers, no tensor, no wait for
+ * the device. Python's and numpy's own generators keep their state in plain memory, which is compared in place and
+ * copied only when it changed: asking them costs as much as a small layer. Whether that works is tried out on fresh
+ * generators (probe_*), and where it does not, or where a unit is known to draw from them, they are asked (OBJECT).
+ */
+#include "core.h"
+
+#include <string.h>
+
+#define MT19937_BYTES 2500 /* numpy's state: 624 words and the position */
+
+enum kind { TORCH_STATE, TORCH_OFFSET, RAW_PYTHON, RAW_NUMPY, OBJECT };
+
+struct core_generator {
+    enum kind kind;
+    PyObject *object; /* owned: the generator; of OBJECT kind, what note_python() or note_numpy() returned */
+    PyObject *state;  /* owned: TORCH_STATE a tensor, RAW bytes; else NULL */
+    PyObject *extra;  /* owned: RAW_PYTHON its gauss_next; else NULL */
+    uint64_t seed, offset;
+};
+
+/* ---- Numbers and memory of Python objects ---- */
+
+static int call_uint64(PyObject *object, PyObject *method, uint64_t *out) {
+    PyObject *value = PyObject_CallMethodObjArgs(object, method, NULL);
+    if (value == NULL) return -1;
+    *out = PyLong_AsUnsignedLongLongMask(value); /* seeds may be negative */
+    Py_DECREF(value);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static int call_with(PyObject *object, PyObject *method, PyObject *argument) {
+    PyObject *result = argument == NULL ? NULL : PyObject_CallMethodObjArgs(object, method, argument, NULL);
+    int status = result == NULL ? -1 : 0;
+    Py_XDECREF(result);
+    return status;
+}
+
+static int call_uint64_with(PyObject *object, PyObject *method, uint64_t value) {
+    PyObject *number = PyLong_FromUnsignedLongLong(value);
+    int status = call_with(object, method, number);
+    Py_XDECREF(number);
+    return status;
+}
+
+/* The bytes of a contiguous tensor on the CPU; valid while it lives. */
+static int tensor_memory(core_state *state, PyObject *tensor, const char **out, uint64_t *out_n) {
+    uint64_t address;
+    PyObject *n_bytes = PyObject_GetAttr(tensor, state->str_nbytes);
+    if (n_bytes == NULL) return -1;
+    *out_n = PyLong_AsUnsignedLongLong(n_bytes);
+    Py_DECREF(n_bytes);
+    if (PyErr_Occurred() || call_uint64(tensor, state->str_data_ptr, &address) < 0) return -1;
+    *out = (const char *)(uintptr_t)address;
+    return 0;
+}
+
+/* A copy of the memory as bytes; the last one again if nothing changed. New reference. */
+static PyObject *raw_copy(core_raw *raw) {
+    if (raw->last == NULL || memcmp(PyBytes_AsString(raw->last), raw->memory, (size_t)raw->n_bytes) != 0) {
+        PyObject *fresh = PyBytes_FromStringAndSize(raw->memory, raw->n_bytes);
+        if (fresh == NULL) return NULL;
+        Py_XDECREF(raw->last);
+        raw->last = fresh;
+    }
+    Py_INCREF(raw->last);
+    return raw->last;
+}
+
+/* ---- Can the state be compared in place? ---- */
+
+static char *python_memory(PyObject *generator) { return (char *)generator + sizeof(PyObject); }
+
+static char *numpy_memory(PyObject *bit_generator) {
+    PyObject *capsule = PyObject_GetAttrString(bit_generator, "capsule");
+    /* numpy/random/bitgen.h: the structure begins with a pointer to the state. */
+    void **bitgen = capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, "BitGenerator");
+    Py_XDECREF(capsule); /* the bit generator keeps it */
+    return bitgen == NULL ? NULL : (char *)*bitgen;
+}
+
+/* The same two draws from both? 1, 0, or -1 with an exception. */
+static int draw_same(PyObject *a, PyObject *b) {
+    for (int i = 0; i < 2; i++) {
+        PyObject *x = PyObject_CallMethod(a, "random", NULL), *y = PyObject_CallMethod(b, "random", NULL);
+        int same = x == NULL || y == NULL ? -1 : PyObject_RichCompareBool(x, y, Py_EQ);
+        Py_XDECREF(x);
+        Py_XDECREF(y);
+        if (same != 1) return same;
+    }
+    return 1;
+}
+
+/* Two generators with one seed, whose states are `n` bytes at `at_a` and `at_b`: are these bytes all there is to it?
+ * They must be equal at first, differ after a draw, and continue alike once they were copied, over a refill. */
+static int probe(PyObject *a, PyObject *b, char *at_a, char *at_b, size_t n) {
+    if (memcmp(at_a, at_b, n) != 0) return 0;
+    for (int i = 0; i < 700; i++) {
+        PyObject *x = PyObject_CallMethod(a, "random", NULL);
+        if (x == NULL) return -1;
+        Py_DECREF(x);
+        if (memcmp(at_a, at_b, n) == 0) return 0;
+        if (i % 100 != 0) continue;
+        memcpy(at_b, at_a, n);
+        int same = draw_same(a, b);
+        if (same != 1 || memcmp(at_a, at_b, n) != 0) return same < 0 ? -1 : 0;
+    }
+    return 1;
+}
+
+static PyObject *make_seeded(PyObject *type, long seed) { return PyObject_CallFunction(type, "l", seed); }
+
+/* The bytes that the C type behind random.Random adds to an object: index and state. */
+static Py_ssize_t python_state_bytes(PyObject *generator) {
+    PyObject *base = PyObject_GetAttrString((PyObject *)Py_TYPE(generator), "__base__");
+    PyObject *size = base == NULL ? NULL : PyObject_GetAttrString(base, "__basicsize__");
+    Py_ssize_t n = size == NULL ? -1 : PyLong_AsSsize_t(size) - (Py_ssize_t)sizeof(PyObject);
+    Py_XDECREF(base);
+    Py_XDECREF(size);
+    return n;
+}
+
+int core_probe_python(core_state *state) {
+    PyObject *type = (PyObject *)Py_TYPE(state->python_random);
+    Py_ssize_t n = python_state_bytes(state->python_random);
+    PyObject *a = n > 0 ? make_seeded(type, 1) : NULL, *b = a == NULL ? NULL : make_seeded(type, 1);
+    int works = b == NULL ? 0 : probe(a, b, python_memory(a), python_memory(b), (size_t)n);
+    Py_XDECREF(a);
+    Py_XDECREF(b);
+    PyErr_Clear(); /* whatever went wrong: it does not work */
+    Py_CLEAR(state->raw_python.last);
+    state->raw_python.memory = works == 1 ? python_memory(state->python_random) : NULL;
+    state->raw_python.n_bytes = n;
+    return 0;
+}
+
+static PyObject *numpy_bit_generator(core_state *state, PyObject *random_state) {
+    PyObject *found = PyObject_GetAttr(random_state, state->str__bit_generator);
+    if (found == NULL) PyErr_Clear();
+    return found;
+}
+
+/* Tried once, when numpy is seen first. */
+static void probe_numpy(core_state *state, PyObject *global) {
+    PyObject *type = (PyObject *)Py_TYPE(global);
+    PyObject *a = make_seeded(type, 1), *b = a == NULL ? NULL : make_seeded(type, 1);
+    PyObject *in_a = b == NULL ? NULL : numpy_bit_generator(state, a);
+    PyObject *in_b = in_a == NULL ? NULL : numpy_bit_generator(state, b);
+    PyObject *in_global = in_b == NULL ? NULL : numpy_bit_generator(state, global);
+    int works = 0;
+    if (in_global != NULL && Py_TYPE(in_global) == Py_TYPE(in_a)) {
+        char *at_a = numpy_memory(in_a), *at_b = at_a == NULL ? NULL : numpy_memory(in_b);
+        works = at_b == NULL ? 0 : probe(a, b, at_a, at_b, MT19937_BYTES);
+    }
+    PyErr_Clear();
+    state->raw_numpy.memory = works == 1 ? numpy_memory(in_global) : NULL;
+    PyErr_Clear();
+    state->raw_numpy.n_bytes = MT19937_BYTES;
+    if (state->raw_numpy.memory != NULL) {
+        Py_INCREF(in_global);
+        state->raw_numpy.owner = in_global;
+    }
+    state->numpy_probed = 1;
+    Py_XDECREF(a);
+    Py_XDECREF(b);
+    Py_XDECREF(in_a);
+    Py_XDECREF(in_b);
+    Py_XDECREF(in_global);
+}
+
+/* ---- Noting one generator ---- */
+
+static int note_object(PyObject *noter, core_generator *out) {
+    *out = (core_generator){.kind = OBJECT, .object = PyObject_CallNoArgs(noter)};
+    return out->object == NULL ? -1 : 0;
+}
+
+static int note_python(core_state *state, int full, core_generator *out) {
+    if (full || state->raw_python.memory == NULL) return note_object(state->note_python, out);
+    Py_INCREF(state->python_random);
+    *out = (core_generator){.kind = RAW_PYTHON, .object = state->python_random, .state = raw_copy(&state->raw_python)};
+    out->extra = PyObject_GetAttr(state->python_random, state->str_gauss_next);
+    return out->state == NULL || out->extra == NULL ? -1 : 0;
+}
+
+/* numpy's global generator, borrowed from numpy; NULL if the program has not imported numpy. */
+static PyObject *find_numpy(core_state *state) {
+    PyObject *numpy = PyImport_GetModule(state->numpy_random);
+    PyObject *mtrand = numpy == NULL ? NULL : PyObject_GetAttr(numpy, state->str_mtrand);
+    PyObject *global = mtrand == NULL ? NULL : PyObject_GetAttr(mtrand, state->str__rand);
+    Py_XDECREF(numpy);
+    Py_XDECREF(mtrand);
+    PyErr_Clear(); /* half imported */
+    return global;
+}
+
+static int note_numpy(core_state *state, PyObject *global, int full, core_generator *out) {
+    if (!state->numpy_probed) probe_numpy(state, global);
+    PyObject *bit_generator = full || state->raw_numpy.memory == NULL ? NULL : numpy_bit_generator(state, global);
+    int usable = bit_generator != NULL && bit_generator == state->raw_numpy.owner; /* set_bit_generator() changes it */
+    Py_XDECREF(bit_generator);
+    if (!usable) return note_object(state->note_numpy, out);
+    Py_INCREF(global);
+    *out = (core_generator){.kind = RAW_NUMPY, .object = global, .state = raw_copy(&state->raw_numpy)};
+    return out->state == NULL ? -1 : 0;
+}
+
+static int note_torch(core_state *state, PyObject *generator, enum kind kind, core_generator *out) {
+    Py_INCREF(generator);
+    *out = (core_generator){.kind = kind, .object = generator};
+    if (kind == TORCH_STATE) {
+        out->state = PyObject_CallMethodObjArgs(generator, state->str_get_state, NULL);
+        return out->state == NULL ? -1 : 0;
+    }
+    if (call_uint64(generator, state->str_initial_seed, &out->seed) < 0) return -1;
+    return call_uint64(generator, state->str_get_offset, &out->offset);
+}
+
+/* Older versions of torch have no offsets in Python: then it is the state. */
+static int note_cuda(core_state *state, PyObject *generator, core_generator *out) {
+    int has_offset = PyObject_HasAttr(generator, state->str_get_offset);
+    return note_torch(state, generator, has_offset ? TORCH_OFFSET : TORCH_STATE, out);
+}
+
+static int note_again(core_state *state, const core_generator *of, core_generator *out) {
+    switch (of->kind) {
+    case RAW_PYTHON:
+        return note_python(state, 0, out);
+    case RAW_NUMPY:
+        return note_numpy(state, of->object, 0, out);
+    case OBJECT:
+        return note_object((PyObject *)Py_TYPE(of->object), out);
+    default:
+        return note_torch(state, of->object, of->kind, out);
+    }
+}
+
+static void forget(core_generator *g) {
+    Py_CLEAR(g->object);
+    Py_CLEAR(g->state);
+    Py_CLEAR(g->extra);
+}
+
+/* ---- Has it moved? Put it back. ---- */
+
+static int state_moved(core_state *state, const core_generator *g) {
+    const char *before, *now;
+    uint64_t n_before, n_now;
+    PyObject *current = PyObject_CallMethodObjArgs(g->object, state->str_get_state, NULL);
+    if (current == NULL) return -1;
+    int moved = -1;
+    if (tensor_memory(state, g->state, &before, &n_before) == 0 && tensor_memory(state, current, &now, &n_now) == 0)
+        moved = n_before != n_now || memcmp(before, now, (size_t)n_now) != 0;
+    Py_DECREF(current);
+    return moved;
+}
+
+static int offset_moved(core_state *state, const core_generator *g) {
+    uint64_t seed, offset;
+    if (call_uint64(g->object, state->str_get_offset, &offset) < 0) return -1;
+    if (offset != g->offset) return 1;
+    return call_uint64(g->object, state->str_initial_seed, &seed) < 0 ? -1 : seed != g->seed;
+}
+
+static int raw_moved(const core_raw *raw, const core_generator *g) {
+    return raw->memory == NULL || memcmp(PyBytes_AsString(g->state), raw->memory, (size_t)raw->n_bytes) != 0;
+}
+
+/* gauss() hands out every second number without a draw. */
+static int python_moved(core_state *state, const core_generator *g) {
+    if (raw_moved(&state->raw_python, g)) return 1;
+    PyObject *gauss = PyObject_GetAttr(g->object, state->str_gauss_next);
+    int moved = gauss == NULL ? -1 : gauss != g->extra;
+    Py_XDECREF(gauss);
+    return moved;
+}
+
+static int has_moved(core_state *state, const core_generator *g) {
+    switch (g->kind) {
+    case TORCH_STATE:
+        return state_moved(state, g);
+    case TORCH_OFFSET:
+        return offset_moved(state, g);
+    case RAW_PYTHON:
+        return python_moved(state, g);
+    case RAW_NUMPY:
+        return raw_moved(&state->raw_numpy, g);
+    default: {
+        PyObject *answer = PyObject_CallMethodObjArgs(g->object, state->str_moved, NULL);
+        int moved = answer == NULL ? -1 : PyObject_IsTrue(answer);
+        Py_XDECREF(answer);
+        return moved;
+    }
+    }
+}
+
+static int put_offset(core_state *state, const core_generator *g) {
+    uint64_t seed;
+    if (call_uint64(g->object, state->str_initial_seed, &seed) < 0) return -1;
+    if (seed != g->seed && call_uint64_with(g->object, state->str_manual_seed, g->seed) < 0) return -1;
+    return call_uint64_with(g->object, state->str_set_offset, g->offset);
+}
+
+static int put_raw(const core_raw *raw, const core_generator *g) {
+    if (raw->memory != NULL) memcpy(raw->memory, PyBytes_AsString(g->state), (size_t)raw->n_bytes);
+    return 0;
+}
+
+/* Only if it moved: on a GPU, setting a generator starts cuDNN's own dropout anew. */
+static int restore(core_state *state, const core_generator *g) {
+    int moved = has_moved(state, g);
+    if (moved <= 0) return moved;
+    switch (g->kind) {
+    case TORCH_STATE:
+        return call_with(g->object, state->str_set_state, g->state);
+    case TORCH_OFFSET:
+        return put_offset(state, g);
+    case RAW_PYTHON:
+        (void)put_raw(&state->raw_python, g);
+        return PyObject_SetAttr(g->object, state->str_gauss_next, g->extra);
+    case RAW_NUMPY:
+        return put_raw(&state->raw_numpy, g);
+    default: {
+        PyObject *done = PyObject_CallMethodObjArgs(g->object, state->str_restore, NULL);
+        Py_XDECREF(done);
+        return done == NULL ? -1 : 0;
+    }
+    }
+}
+
+/* ---- All of them ---- */
+
+/* The index of a device if it is a GPU (0 where it does not say), -1 if not, -2 with an exception. */
+static Py_ssize_t cuda_index(core_state *state, PyObject *device) {
+    PyObject *type = PyObject_GetAttr(device, state->str_type);
+    int is_cuda = type == NULL ? -1 : PyUnicode_CompareWithASCIIString(type, "cuda") == 0;
+    Py_XDECREF(type);
+    if (is_cuda <= 0) return is_cuda < 0 ? -2 : -1;
+    PyObject *index = PyObject_GetAttr(device, state->str_index);
+    Py_ssize_t value = index == NULL || index == Py_None ? 0 : PyLong_AsSsize_t(index);
+    int failed = index == NULL || PyErr_Occurred();
+    Py_XDECREF(index);
+    return failed ? -2 : value;
+}
+
+int core_has_cuda(core_state *state, PyObject *devices) {
+    for (Py_ssize_t i = 0; i < PyTuple_Size(devices); i++) {
+        Py_ssize_t index = cuda_index(state, PyTuple_GetItem(devices, i));
+        if (index != -1) return index == -2 ? -1 : 1;
+    }
+    return 0;
+}
+
+static int note_gpus(core_state *state, core_randomness *out, PyObject *devices) {
+    PyObject *generators = NULL;
+    int status = 0;
+    for (Py_ssize_t i = 0; status == 0 && i < PyTuple_Size(devices); i++) {
+        Py_ssize_t index = cuda_index(state, PyTuple_GetItem(devices, i));
+        if (index < 0) {
+            status = index == -2 ? -1 : 0;
+            continue;
+        }
+        if (generators == NULL) generators = PyObject_GetAttr(state->cuda, state->str_default_generators);
+        if (generators == NULL || !PyTuple_Check(generators)) {
+            status = -1;
+        } else if (index < PyTuple_Size(generators)) {
+            status = note_cuda(state, PyTuple_GetItem(generators, index), &out->items[out->n++]);
+        }
+    }
+    Py_XDECREF(generators);
+    return status;
+}
+
+static int allocate(core_randomness *out, Py_ssize_t n) {
+    *out = (core_randomness){.items = PyMem_Calloc((size_t)n + 1, sizeof *out->items)};
+    if (out->items != NULL) return 0;
+    (void)PyErr_NoMemory();
+    return -1;
+}
+
+int core_randomness_note(core_state *state, core_randomness *out, PyObject *devices, int full) {
+    if (allocate(out, PyTuple_Size(devices) + 3) < 0) return -1;
+    PyObject *numpy = find_numpy(state);
+    int status = note_torch(state, state->generator, TORCH_STATE, &out->items[out->n++]);
+    if (status == 0) status = note_gpus(state, out, devices);
+    if (status == 0) status = note_python(state, full, &out->items[out->n++]);
+    if (status == 0 && numpy != NULL) status = note_numpy(state, numpy, full, &out->items[out->n++]);
+    Py_XDECREF(numpy);
+    if (status < 0) core_randomness_clear(out);
+    return status;
+}
+
+int core_randomness_note_same(core_state *state, const core_randomness *of, core_randomness *out) {
+    if (allocate(out, of->n) < 0) return -1;
+    for (Py_ssize_t i = 0; i < of->n; i++) {
+        if (note_again(state, &of->items[i], &out->items[out->n++]) == 0) continue;
+        core_randomness_clear(out);
+        return -1;
+    }
+    return 0;
+}
+
+int core_randomness_keep_moved(core_state *state, core_randomness *self) {
+    Py_ssize_t n = 0;
+    int status = 0;
+    for (Py_ssize_t i = 0; i < self->n; i++) {
+        int moved = status < 0 ? 1 : has_moved(state, &self->items[i]);
+        if (moved < 0) status = -1;
+        if (moved == 0) {
+            forget(&self->items[i]);
+        } else {
+            self->items[n++] = self->items[i];
+        }
+    }
+    self->n = n;
+    return status;
+}
+
+int core_randomness_restore(core_state *state, const core_randomness *self) {
+    int status = 0;
+    for (Py_ssize_t i = 0; i < self->n; i++)
+        if (restore(state, &self->items[i]) < 0) status = -1;
+    return status;
+}
+
+int core_randomness_visit(const core_randomness *self, visitproc visit, void *arg) {
+    for (Py_ssize_t i = 0; i < self->n; i++) {
+        Py_VISIT(self->items[i].object);
+        Py_VISIT(self->items[i].state);
+        Py_VISIT(self->items[i].extra);
+    }
+    return 0;
+}
+
+void core_randomness_clear(core_randomness *self) {
+    Py_ssize_t n = self->n;
+    self->n = 0;
+    for (Py_ssize_t i = 0; i < n; i++) forget(&self->items[i]);
+    PyMem_Free(self->items);
+    self->items = NULL;
+}
+
+int core_randomness_is_full(const core_randomness *self) {
+    for (Py_ssize_t i = 0; i < self->n; i++)
+        if (self->items[i].kind == OBJECT) return 1;
+    return 0;
+}
+
+/* ---- Switches ---- */
+
+static PyObject *read_switch(PyObject *entry) {
+    PyObject *function = PyTuple_GetItem(entry, 0), *argument = PyTuple_GetItem(entry, 1);
+    if (function == NULL || argument == NULL) return NULL;
+    return argument == Py_None ? PyObject_CallNoArgs(function) : PyObject_CallFunctionObjArgs(function, argument, NULL);
+}
+
+/* A tuple of n that begins with the first `n_known` of another one. */
+static PyObject *start_tuple(PyObject *other, Py_ssize_t n_known, Py_ssize_t n) {
+    PyObject *tuple = PyTuple_New(n);
+    for (Py_ssize_t i = 0; tuple != NULL && i < n_known; i++) {
+        PyObject *item = PyTuple_GetItem(other, i);
+        Py_INCREF(item);
+        (void)PyTuple_SetItem(tuple, i, item);
+    }
+    return tuple;
+}
+
+PyObject *core_switches_note(core_state *state) {
+    Py_ssize_t n = PyTuple_Size(state->switches);
+    PyObject *last = state->last_switches, *fresh = NULL;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *value = read_switch(PyTuple_GetItem(state->switches, i));
+        if (value == NULL) goto failed;
+        if (fresh == NULL && last != NULL && PyTuple_GetItem(last, i) == value) {
+            Py_DECREF(value);
+            continue;
+        }
+        if (fresh == NULL) fresh = start_tuple(last, i, n); /* the first that differs */
+        if (fresh == NULL) Py_DECREF(value);
+        if (fresh == NULL || PyTuple_SetItem(fresh, i, value) < 0) goto failed;
+    }
+    if (fresh != NULL) {
+        Py_XDECREF(last);
+        state->last_switches = fresh;
+    }
+    Py_INCREF(state->last_switches);
+    return state->last_switches;
+failed:
+    Py_XDECREF(fresh);
+    return NULL;
+}
+
+/* ---- For Python ---- */
+
+typedef struct Randomness {
+    PyObject_HEAD
+    core_randomness noted;
+} Randomness;
+
+static PyObject *randomness_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    PyObject *devices;
+    static char *names[] = {(char *)"devices", NULL};
+    core_state *state = core_state_of_type(type);
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O:Randomness", names, &devices)) return NULL;
+    if (core_check_bound(state) < 0) return NULL;
+    PyObject *tuple = PySequence_Tuple(devices);
+    Randomness *self = tuple == NULL ? NULL : (Randomness *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    if (self != NULL && core_randomness_note(state, &self->noted, tuple, 1) < 0) Py_CLEAR(self);
+    Py_XDECREF(tuple);
+    return (PyObject *)self;
+}
+
+PyDoc_STRVAR(moved_doc, "moved($self, /)\n--\n\nDid somebody draw since?");
+
+static PyObject *randomness_moved(PyObject *object, PyObject *Py_UNUSED(unused)) {
+    Randomness *self = (Randomness *)object;
+    for (Py_ssize_t i = 0; i < self->noted.n; i++) {
+        int moved = has_moved(core_state_of_type(Py_TYPE(object)), &self->noted.items[i]);
+        if (moved != 0) return moved < 0 ? NULL : PyBool_FromLong(1);
+    }
+    Py_RETURN_FALSE;
+}
+
+PyDoc_STRVAR(restore_doc, "restore($self, /)\n--\n\nPut the generators back where they were.");
+
+static PyObject *randomness_restore(PyObject *object, PyObject *Py_UNUSED(unused)) {
+    if (core_randomness_restore(core_state_of_type(Py_TYPE(object)), &((Randomness *)object)->noted) < 0) return NULL;
+    Py_RETURN_NONE;
+}
+
+static int randomness_traverse(PyObject *object, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(object));
+    return core_randomness_visit(&((Randomness *)object)->noted, visit, arg);
+}
+
+static void randomness_dealloc(PyObject *object) {
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    core_randomness_clear(&((Randomness *)object)->noted);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
+    Py_DECREF(type);
+}
+
+static PyMethodDef methods[] = {
+    {"moved", randomness_moved, METH_NOARGS, moved_doc},
+    {"restore", randomness_restore, METH_NOARGS, restore_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+PyDoc_STRVAR(type_doc, "Randomness(devices)\n--\n\nThe random generators, as they are when it is made.");
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, (void *)type_doc},         {Py_tp_new, randomness_new}, {Py_tp_dealloc, randomness_dealloc},
+    {Py_tp_traverse, randomness_traverse}, {Py_tp_methods, methods},    {0, NULL},
+};
+
+static PyType_Spec spec = {
+    .name = "memscale._core.Randomness",
+    .basicsize = sizeof(Randomness),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .slots = slots,
+};
+
+int core_add_conditions(PyObject *module, core_state *state) {
+    state->randomness_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &spec, NULL);
+    return state->randomness_type == NULL ? -1 : PyModule_AddType(module, state->randomness_type);
+}
