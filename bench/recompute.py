@@ -172,6 +172,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=40, help="interleaved steps of each way (default: 40)")
     parser.add_argument("--small", action="store_true", help="a small stand-in, to try the benchmark out on a CPU")
+    parser.add_argument("--only", type=int, choices=(0, 1), help="the first or the second case alone")
     parser.add_argument("--json", help="write the results to this file, too")
     options = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -180,7 +181,8 @@ def main() -> int:
         return 1
     shapes = [(2, 64), (2, 64)] if options.small else [(4, 512), (16, 1024)]
     results = []
-    for (batch, length), precision in zip(shapes, ("pure bf16", "bf16 autocast")):
+    cases = list(zip(shapes, ("pure bf16", "bf16 autocast")))
+    for (batch, length), precision in cases if options.only is None else [cases[options.only]]:
         print(f"measuring {batch}x{length}, {precision}", file=sys.stderr, flush=True)
         results.append(measure(Case(batch, length, precision, options.small, device), options.steps))
     print(json.dumps(conditions()))

@@ -66,29 +66,24 @@ static int call_method_void(PyObject *object, PyObject *name) {
 
 /* ---- What is noted before the first run ---- */
 
-static int contains(PyObject *devices, PyObject *device) {
-    for (Py_ssize_t i = 0; i < PyTuple_Size(devices); i++) {
-        int same = PyObject_RichCompareBool(PyTuple_GetItem(devices, i), device, Py_EQ);
-        if (same != 0) return same;
-    }
-    return 0;
-}
-
-/* Add the devices of a list of tensors to a tuple, each once; steals the tuple. */
-static PyObject *add_devices(core_state *state, PyObject *devices, PyObject *tensors) {
-    for (Py_ssize_t i = 0; devices != NULL && i < PyList_Size(tensors); i++) {
-        PyObject *device = PyObject_GetAttr(PyList_GetItem(tensors, i), state->str_device);
-        int known = device == NULL ? -1 : contains(devices, device);
-        if (known != 1) {
-            PyObject *one = known < 0 ? NULL : PyTuple_Pack(1, device);
-            PyObject *joined = one == NULL ? NULL : PySequence_Concat(devices, one);
-            Py_XDECREF(one);
-            Py_DECREF(devices);
-            devices = joined;
-        }
+/* The devices of inputs and parameters. Those of the parameters were found when the modules were captured; a model that
+ * moves takes the first along. */
+static PyObject *find_devices(core_state *state, Call *self) {
+    PyObject *parameters = self->state->parameters, *known = self->state->devices;
+    if (PyList_Size(parameters) > 0) {
+        PyObject *device = PyObject_GetAttr(PyList_GetItem(parameters, 0), state->str_device);
+        int same = device == NULL ? -1 : PyObject_RichCompareBool(PyTuple_GetItem(known, 0), device, Py_EQ);
         Py_XDECREF(device);
+        if (same < 0) return NULL;
+        if (same == 0) {
+            PyObject *moved = core_devices_add(state, PyTuple_New(0), parameters);
+            if (moved == NULL) return NULL;
+            self->state->devices = moved;
+            Py_DECREF(known);
+        }
     }
-    return devices;
+    Py_INCREF(self->state->devices);
+    return core_devices_add(state, self->state->devices, self->inputs.tensors);
 }
 
 /* The state of the unit's modules: the last capture if it still holds, else a new one. */
@@ -122,10 +117,7 @@ static PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
     self->unit = (Unit *)unit;
     int status = core_inputs_copy(state, unit_args, unit_kwargs, &self->inputs);
     if (status == 0) self->state = capture(state, self->unit);
-    if (self->state != NULL) {
-        self->devices = add_devices(state, PyTuple_New(0), self->inputs.tensors);
-        self->devices = add_devices(state, self->devices, self->state->parameters);
-    }
+    if (self->state != NULL) self->devices = find_devices(state, self);
     if (self->devices != NULL) return (PyObject *)self;
     Py_DECREF(self);
     return NULL;

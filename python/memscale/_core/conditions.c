@@ -346,6 +346,30 @@ static Py_ssize_t cuda_index(core_state *state, PyObject *device) {
     return failed ? -2 : value;
 }
 
+static int contains(PyObject *devices, PyObject *device) {
+    for (Py_ssize_t i = 0; i < PyTuple_Size(devices); i++) {
+        int same = PyObject_RichCompareBool(PyTuple_GetItem(devices, i), device, Py_EQ);
+        if (same != 0) return same;
+    }
+    return 0;
+}
+
+PyObject *core_devices_add(core_state *state, PyObject *devices, PyObject *tensors) {
+    for (Py_ssize_t i = 0; devices != NULL && i < PyList_Size(tensors); i++) {
+        PyObject *device = PyObject_GetAttr(PyList_GetItem(tensors, i), state->str_device);
+        int known = device == NULL ? -1 : contains(devices, device);
+        if (known != 1) {
+            PyObject *one = known < 0 ? NULL : PyTuple_Pack(1, device);
+            PyObject *joined = one == NULL ? NULL : PySequence_Concat(devices, one);
+            Py_XDECREF(one);
+            Py_DECREF(devices);
+            devices = joined;
+        }
+        Py_XDECREF(device);
+    }
+    return devices;
+}
+
 int core_has_cuda(core_state *state, PyObject *devices) {
     for (Py_ssize_t i = 0; i < PyTuple_Size(devices); i++) {
         Py_ssize_t index = cuda_index(state, PyTuple_GetItem(devices, i));

@@ -142,7 +142,8 @@ void core_put_back(core_pending pending);
 /* An attribute of a module. All borrowed from the dicts of its entry. */
 typedef struct core_attribute {
     PyObject *key, *value;
-    PyObject *copy; /* of a container: what it held; else NULL */
+    PyObject *copy;        /* of a container: what it held; else NULL */
+    Py_ssize_t n_in_table; /* of an exact dict or an OrderedDict, such as tables of hooks: how much it held; else -1 */
 } core_attribute;
 
 typedef struct core_module_entry {
@@ -161,6 +162,7 @@ typedef struct ModuleState {
     PyObject *parameters; /* owned list */
     PyObject *tensors;    /* owned list: tensors that modules keep as plain attributes */
     PyObject *training;   /* owned bytes: training flags, one each */
+    PyObject *devices;    /* owned tuple: of the parameters */
     int reusable;         /* may stand for later calls, as long as it matches */
     int has_buffers;
     int mode; /* enum core_module_mode */
@@ -202,6 +204,9 @@ int core_randomness_is_full(const core_randomness *self); /* does it hold one th
 
 /* Find out whether the state of Python's generator can be compared in place; sets state->raw_python. */
 int core_probe_python(core_state *state);
+
+/* The devices of a list of tensors, added to a tuple of them, each once. Steals `devices`; new reference. */
+PyObject *core_devices_add(core_state *state, PyObject *devices, PyObject *tensors);
 
 /* Is one of these devices (a tuple) a GPU? -1 with an exception. */
 int core_has_cuda(core_state *state, PyObject *devices);

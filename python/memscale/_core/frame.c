@@ -11,9 +11,10 @@
  *     dies with the graph, and a record that died early is not recomputed for.
  *   - Recomputed tensors belong to one backward (its graph task) and are given up as they are handed out. Another
  *     backward, or a second request, recomputes again: always right, at worst slower.
- *   - Tensors are kept detached, never themselves: a saved output would close a cycle through C++ that no collector
- * sees.
- *   - A frame that keeps (keep=True) holds what it packs, as plain autograd would, until release().
+ *   - A frame that keeps (keep=True) holds what it packs, as plain autograd would, until release(). It holds detached
+ *     aliases: a saved output itself would close a cycle through C++ that no collector sees.
+ *   - Recomputed tensors are held as they are, with the graph of the recomputation behind them, which has nothing but
+ *     None in place of saved tensors. It goes with them, as the records die or are served.
  */
 #include "core.h"
 
@@ -99,14 +100,18 @@ int64_t core_tensor_version(core_state *state, PyObject *tensor) {
     return PyErr_Occurred() ? -2 : version;
 }
 
-/* Keep a detached alias of the tensor in the slot. It shares the version counter, so later changes show. */
-static int hold(core_state *state, slot *s, PyObject *tensor) {
+/* Keep a tensor in the slot, or a detached alias, which shares its version counter, so that later changes show. */
+static int hold(core_state *state, slot *s, PyObject *tensor, int as_alias) {
     int64_t version = core_tensor_version(state, tensor);
     if (version == -2) return -1;
-    PyObject *alias = PyObject_CallFunctionObjArgs(state->detach, tensor, NULL);
-    if (alias == NULL) return -1;
+    PyObject *kept = tensor;
+    if (as_alias)
+        kept = PyObject_CallFunctionObjArgs(state->detach, tensor, NULL);
+    else
+        Py_INCREF(kept);
+    if (kept == NULL) return -1;
     Py_XDECREF(s->tensor);
-    s->tensor = alias;
+    s->tensor = kept;
     s->version = version;
     return 0;
 }
@@ -136,7 +141,7 @@ static PyObject *frame_pack(PyObject *object, PyObject *tensor) {
     Saved *record = (Saved *)alloc(state->saved_type, 0);
     if (record == NULL) return NULL;
     slot fresh = {.record = record};
-    if (describe(state, tensor, &fresh) < 0 || (self->keep && hold(state, &fresh, tensor) < 0) ||
+    if (describe(state, tensor, &fresh) < 0 || (self->keep && hold(state, &fresh, tensor, 1) < 0) ||
         add_slot(self, &fresh) < 0) {
         forget(&fresh);
         Py_DECREF(record); /* has no frame yet */
@@ -184,16 +189,13 @@ static PyObject *frame_collect(PyObject *object, PyObject *tensor) {
     if (!looks_the_same(&self->slots[index], &now)) raise_changed(state, self, index, &now);
     forget(&now);
     if (PyErr_Occurred()) return NULL;
-    if (self->slots[index].record == NULL) { /* nobody will ask for it, but the running graph may */
-        return PyObject_CallFunctionObjArgs(state->detach, tensor, NULL);
-    }
-    if (hold(state, &self->slots[index], tensor) < 0) return NULL;
+    /* Without a record nobody will ask for it. */
+    if (self->slots[index].record != NULL && hold(state, &self->slots[index], tensor, 0) < 0) return NULL;
     if (index == self->last) {
         PyErr_SetNone(state->stop);
         return NULL;
     }
-    Py_INCREF(self->slots[index].tensor);
-    return self->slots[index].tensor;
+    Py_RETURN_NONE;
 }
 
 static int raise_short(const core_state *state, const Frame *self, Py_ssize_t last) {
@@ -292,7 +294,9 @@ static int64_t current_task(core_state *state) {
 PyObject *core_unpack(PyObject *module, PyObject *object) {
     core_state *state = core_get_state(module);
     if (Py_TYPE(object) != state->saved_type) {
-        PyErr_SetString(PyExc_TypeError, "unpack() takes what Frame.pack() returned");
+        PyErr_SetString(PyExc_TypeError, object == Py_None
+                                             ? "a unit asked for its own saved tensors while it was computed again"
+                                             : "unpack() takes what Frame.pack() returned");
         return NULL;
     }
     Saved *record = (Saved *)object;

@@ -163,7 +163,10 @@ static int list_attributes(core_module_entry *e) {
     }
     while (PyDict_Next(e->originals, &at, &key, &value) &&
            PyDict_Next(e->captured, &at_captured, &captured_key, &captured))
-        e->attributes[i++] = (core_attribute){.key = key, .value = value, .copy = value == captured ? NULL : captured};
+        e->attributes[i++] = (core_attribute){.key = key,
+                                              .value = value,
+                                              .copy = value == captured ? NULL : captured,
+                                              .n_in_table = PyDict_Check(value) ? PyDict_Size(value) : -1};
     return 0;
 }
 
@@ -227,6 +230,8 @@ ModuleState *core_modules_capture(core_state *state, PyObject *root) {
     self->tensors = PyList_New(0);
     int status = self->parameters == NULL || self->tensors == NULL ? -1 : capture(state, self, root);
     if (status == 0) status = note_training(state, self);
+    if (status == 0) self->devices = core_devices_add(state, PyTuple_New(0), self->parameters);
+    if (self->devices == NULL) status = -1;
     for (Py_ssize_t i = 0; i < self->n && !self->reusable; i++) drop_originals(&self->entries[i]);
     if (status == 0) return self;
     Py_DECREF(self);
@@ -239,7 +244,6 @@ static int same_dict(PyObject *a, PyObject *b) {
     PyObject *key_a, *key_b, *value_a, *value_b;
     Py_ssize_t at_a = 0, at_b = 0;
     if (PyDict_Size(a) != PyDict_Size(b)) return 0;
-    if (PyDict_Size(a) == 0) return 1; /* most tables of hooks */
     while (PyDict_Next(a, &at_a, &key_a, &value_a))
         if (!PyDict_Next(b, &at_b, &key_b, &value_b) || key_a != key_b || value_a != value_b) return 0;
     return 1;
@@ -264,7 +268,10 @@ static int same_as_before(PyObject *dict, const core_module_entry *e) {
     if (PyDict_Size(dict) != PyDict_Size(e->originals)) return 0;
     for (const core_attribute *a = e->attributes; PyDict_Next(dict, &position, &key, &value); a++) {
         if (key != a->key || value != a->value) return 0;
-        int same = a->copy == NULL ? 1 : same_content(value, a->copy);
+        if (a->copy == NULL) continue;
+        if (a->n_in_table >= 0 && PyDict_Size(value) != a->n_in_table) return 0;
+        if (a->n_in_table == 0) continue; /* nearly every table of hooks: not worth a look at the copy */
+        int same = same_content(value, a->copy);
         if (same != 1) return same;
     }
     return 1;
@@ -452,6 +459,7 @@ static int state_clear(PyObject *object) {
     Py_CLEAR(self->parameters);
     Py_CLEAR(self->tensors);
     Py_CLEAR(self->training);
+    Py_CLEAR(self->devices);
     return 0;
 }
 
