@@ -46,6 +46,7 @@ enum fake_kind { FAKE_MEMORY, FAKE_PINNED, FAKE_STREAM, FAKE_EVENT, FAKE_MODULE,
 
 /* What was made and not given back. */
 int64_t fake_live(enum fake_kind kind);
+int64_t fake_lost(void);              /* what went with its context, since nobody gave it back before */
 int64_t fake_retained(void);          /* of primary contexts, on all devices */
 int64_t fake_nvml_users(void);        /* nvmlInit without nvmlShutdown */
 const void *fake_current(int *depth); /* the calling thread's current context, and how many lie below and with it */

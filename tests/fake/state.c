@@ -37,6 +37,7 @@ static fake_object *objects;
 static int64_t n_live[FAKE_N_KINDS];
 static int contexts[FAKE_MAX_DEVICES]; /* how often each primary one is retained; its address is the context */
 static int n_nvml_users;
+static int64_t n_lost;
 static _Thread_local void *stack[MAX_DEPTH];
 static _Thread_local int depth;
 
@@ -226,11 +227,30 @@ void *fake_context(int device) { return &contexts[device]; }
 
 int fake_context_active(int device) { return contexts[device] > 0 || settings.is_active; }
 
+/* A context that nobody holds any more takes everything in it along. */
+static void lose_all(int device) {
+    for (fake_object *at = objects, *next; at != NULL; at = next) {
+        next = at->next;
+        if (at->device != device || at->kind == FAKE_PROGRAM) continue;
+        bool by_memory = at->kind == FAKE_MEMORY || at->kind == FAKE_PINNED;
+        (void)fake_drop(at->kind, by_memory ? at->memory : at);
+        n_lost++;
+    }
+}
+
 int fake_retain(int device, int by) {
     if (device < 0 || device >= settings.n_devices) return 101;
     if (contexts[device] + by < 0) return 201;
     contexts[device] += by;
+    if (!fake_context_active(device)) lose_all(device);
     return 0;
+}
+
+int64_t fake_lost(void) {
+    enter();
+    int64_t n = n_lost;
+    leave();
+    return n;
 }
 
 int64_t fake_retained(void) {
