@@ -151,11 +151,11 @@ MS_API ms_status ms_gpu_checksum(ms_gpu *gpu, int64_t device, uint64_t address, 
 
 typedef struct ms_gpu_link {
     uint64_t struct_bytes;
-    int64_t n_bytes;           /* of one copy */
-    int64_t to_device_rate;    /* bytes per second, host to device, pinned memory; the median of several copies */
-    int64_t from_device_rate;  /* device to host */
-    int64_t both_rate;         /* both at once, summed */
-    int64_t intact;            /* 1: what came back has the checksum of what was sent */
+    int64_t n_bytes;          /* of one copy */
+    int64_t to_device_rate;   /* bytes per second, host to device, pinned memory; the median of several copies */
+    int64_t from_device_rate; /* device to host */
+    int64_t both_rate;        /* both at once, summed */
+    int64_t intact;           /* 1: what came back has the checksum of what was sent */
 } ms_gpu_link;
 
 /* Measure the link between host and device with copies of n_bytes (at least 4096). Takes n_bytes * 2 of pinned host

@@ -140,7 +140,7 @@ static ms_status get(ms_gpu *gpu, int64_t index, const ms__program *program, con
 ms_status ms__program_launch(ms_gpu *gpu, int64_t device, const ms__program *program, const ms__launch *launch) {
     const ms__loaded *loaded = NULL;
     ms_status status = get(gpu, device, program, &loaded);
-    if (status != MS_OK) return status;
+    if (status != MS_OK || loaded == NULL) return status;
     size_t args_bytes = launch->args_bytes;
     void *buffer_key = (void *)1, *size_key = (void *)2; /* CU_LAUNCH_PARAM_BUFFER_POINTER and _SIZE */
     void *extra[] = {buffer_key, (void *)(uintptr_t)launch->args, size_key, &args_bytes, NULL};

@@ -7,7 +7,7 @@
 #define MS_KERNELS_SHARED_H
 
 #if defined(__CUDACC__)
-#define MS__SHARED static __device__ __forceinline__
+#define MS__SHARED __device__ __forceinline__
 #define MS__SAME(condition, text) static_assert(condition, text)
 #define MS__KERNEL(name) extern "C" __global__ void name
 #else

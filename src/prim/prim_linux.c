@@ -99,10 +99,11 @@ static bool is_folder(const char *path) {
 
 ms_status ms__prim_make_folder(const char *path) {
     char part[MS__PRIM_PATH_BYTES];
-    ms_status status = ms__prim_join(part, NULL, path);
-    if (status != MS_OK) return status;
+    size_t n = strlen(path);
+    if (n >= sizeof part) return ms__fail(MS_E_LIMIT, "path too long: %.80s...", path);
+    memcpy(part, path, n + 1);
     if (is_folder(part)) return MS_OK; /* also where folders above it may not be looked into */
-    for (char *at = part + 1;; at++) {
+    for (char *at = part + (part[0] == '/');; at++) {
         if (*at != '/' && *at != '\0') continue;
         char here = *at;
         *at = '\0';

@@ -10,8 +10,21 @@
     X(status)                                                                                                          \
     X(log)                                                                                                             \
     X(arena)                                                                                                           \
-    X(vec) X(hash) X(json_read) X(json_write) X(prim) X(gpu) X(program) X(kernels) X(gpu_failures) X(hw) X(hw_gpus)    \
-        X(hw_json) X(units) X(plan) X(plan_json)
+    X(vec)                                                                                                             \
+    X(hash)                                                                                                            \
+    X(json_read)                                                                                                       \
+    X(json_write)                                                                                                      \
+    X(prim)                                                                                                            \
+    X(gpu)                                                                                                             \
+    X(program)                                                                                                         \
+    X(kernels)                                                                                                         \
+    X(gpu_failures)                                                                                                    \
+    X(hw)                                                                                                              \
+    X(hw_gpus)                                                                                                         \
+    X(hw_json)                                                                                                         \
+    X(units)                                                                                                           \
+    X(plan)                                                                                                            \
+    X(plan_json)
 
 #define DECLARE_SUITE(subject) extern const test_suite subject##_suite;
 SUITE_LIST(DECLARE_SUITE)

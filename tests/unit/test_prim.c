@@ -97,6 +97,7 @@ TEST(folders_that_cannot_be_made) {
     }
     CHECK_STATUS(ms__prim_check_folder(paths[0]), MS_E_IO);
     CHECK_STATUS(ms__prim_check_folder(paths[1]), MS_E_IO);
+    CHECK_STATUS(ms__prim_make_folder(""), MS_E_IO);
     CHECK_STATUS(ms__prim_make_folder(longest), MS_E_LIMIT);
     CHECK_STATUS(ms__prim_check_folder(longest), MS_E_LIMIT);
     tree_remove(root);
