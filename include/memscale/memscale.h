@@ -110,7 +110,9 @@ typedef struct ms_gpu_options {
  * Errors: MS_E_INVALID, MS_E_LIMIT (a path is too long), MS_E_NO_MEMORY. */
 MS_API ms_status ms_gpu_create(const ms_gpu_options *options, ms_gpu **out_gpu);
 
-/* Unload programs, give contexts back, close libraries. No call on it may be running. Cannot fail. NULL is allowed. */
+/* Unload programs, give contexts back, shut NVML down. The libraries stay loaded, since others of the process may use
+ * them; in a forked child memory is freed and nothing else is done. No call on it may be running. Cannot fail. NULL is
+ * allowed. */
 MS_API void ms_gpu_destroy(ms_gpu *gpu);
 
 /* How many devices there are; 0 without a driver, for NULL, and in a forked child. Cannot fail. */
@@ -144,8 +146,8 @@ MS_API uint64_t ms_checksum(const void *data, size_t n_bytes);
 /* The same of device memory, computed there. `address` is a device address; `stream` is a CUstream (0: the legacy
  * default stream) of the device's primary context. Work that was queued on the stream is seen; the call waits for the
  * stream. Where no kernel can be had (ms_gpu_get_part tells why) the bytes are copied to the host in pieces and summed
- * there, which is said once at info. Any thread. Errors: MS_E_INVALID (no such device), MS_E_UNAVAILABLE (no driver),
- * MS_E_CUDA, MS_E_NO_MEMORY. */
+ * there, which is said once at info. Any thread. Errors: MS_E_INVALID (no such device or range), MS_E_UNAVAILABLE (no
+ * driver), MS_E_CUDA, MS_E_NO_MEMORY. */
 MS_API ms_status ms_gpu_checksum(ms_gpu *gpu, int64_t device, uint64_t address, uint64_t n_bytes, uint64_t stream,
                                  uint64_t *out);
 
@@ -209,8 +211,9 @@ MS_API ms_status ms_hw_detect(const char *root, ms_gpu *gpu, ms_hw *out);
 /* The record as JSON text. `*out_text` is owned, ms_free. Any thread. Errors: MS_E_INVALID, MS_E_NO_MEMORY. */
 MS_API ms_status ms_hw_to_json(const ms_hw *hw, char **out_text);
 
-/* The inverse, strict: unknown, missing or negative fields are errors. `out->struct_bytes` must be set. Any thread.
- * Errors: MS_E_INVALID, MS_E_PARSE, MS_E_VERSION, MS_E_NO_MEMORY. */
+/* The inverse, strict: unknown or missing fields and values out of range are errors, as are GPUs that do not stand in
+ * the order of their indices. `out->struct_bytes` must be set. Any thread. Errors: MS_E_INVALID, MS_E_PARSE,
+ * MS_E_VERSION, MS_E_NO_MEMORY. */
 MS_API ms_status ms_hw_from_json(const char *text, size_t n_bytes, ms_hw *out);
 
 /* ---- Units ----------------------------------------------------------------------------------------------------- */

@@ -81,11 +81,13 @@ ms_status ms_gpu_create(const ms_gpu_options *options, ms_gpu **out_gpu) {
 
 static bool in_child(const ms_gpu *gpu) { return ms__prim_pid() != gpu->pid; }
 
-/* Programs are unloaded in their context, then the context is given back. Failures have nobody to be told to. */
+/* Memory and programs go in their context, then the context is given back. Failures have nobody to be told to. */
 static void give_back(ms_gpu *gpu, ms__device *device) {
     ms__cu_context context = atomic_load_explicit(&device->context, memory_order_acquire), popped = NULL;
     if (context == NULL) return;
     if (gpu->cuda.cuCtxPushCurrent_v2(context) == 0) {
+        ms__cu_address spare = atomic_exchange(&device->spare, 0);
+        if (spare != 0) (void)gpu->cuda.cuMemFree_v2(spare);
         ms__programs_unload(gpu, device);
         (void)gpu->cuda.cuCtxPopCurrent_v2(&popped);
     }
@@ -144,6 +146,19 @@ ms_status ms__gpu_leave(ms_gpu *gpu, ms_status status) {
     ms__cu_context popped = NULL;
     int code = gpu->cuda.cuCtxPopCurrent_v2(&popped);
     return code == 0 || status != MS_OK ? status : ms__cuda_fail(&gpu->cuda, "cuCtxPopCurrent", code);
+}
+
+ms_status ms__gpu_take_spare(ms_gpu *gpu, int64_t device, ms__cu_address *out) {
+    ms__cu_address spare = atomic_exchange(&gpu->devices[device].spare, 0);
+    int code = spare != 0 ? 0 : gpu->cuda.cuMemAlloc_v2(&spare, MS__SPARE_BYTES);
+    if (code != 0) return ms__cuda_fail(&gpu->cuda, "cuMemAlloc", code);
+    *out = spare;
+    return MS_OK;
+}
+
+void ms__gpu_give_spare(ms_gpu *gpu, int64_t device, ms__cu_address spare, bool is_idle) {
+    if (is_idle) spare = atomic_exchange(&gpu->devices[device].spare, spare); /* what another thread gave, if any */
+    if (spare != 0) (void)gpu->cuda.cuMemFree_v2(spare);
 }
 
 ms_status ms__gpu_capability(const ms_gpu *gpu, int64_t device, int64_t *out) {

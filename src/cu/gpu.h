@@ -18,7 +18,8 @@ typedef struct ms__loaded ms__loaded; /* program.h */
 typedef struct ms__device {
     int handle;                      /* the driver's */
     _Atomic(ms__cu_context) context; /* NULL until it is needed; retained once */
-    _Atomic(ms__loaded *) loaded;    /* newest first; entries are immutable but for their links */
+    _Atomic(ms__loaded *) loaded;    /* newest first; entries never change */
+    _Atomic(ms__cu_address) spare;   /* MS__SPARE_BYTES on the device that nobody uses just now; 0: none */
 } ms__device;
 
 struct ms_gpu {
@@ -31,9 +32,9 @@ struct ms_gpu {
     ms__device *devices;
     char cache_path[MS__PRIM_PATH_BYTES]; /* "": nothing is kept on disk */
     char cache_reason[128];               /* why there is no path */
-    atomic_int cache_state;               /* enum ms__cache_state: guards cache_part */
+    atomic_int cache_state;               /* cache.c: says when cache_part may be read */
     ms__part cache_part;
-    atomic_flag said_fallback;
+    atomic_flag said_fallback; /* that kernels are replaced by the host */
 };
 
 /* Can this process use `device`? Errors: MS_E_INVALID, MS_E_UNAVAILABLE (no driver, a forked child). */
@@ -45,6 +46,12 @@ ms_status ms__gpu_enter(ms_gpu *gpu, int64_t device);
 
 /* The end of what ms__gpu_enter began. Returns `status`, or MS_E_CUDA where that was MS_OK and leaving failed. */
 ms_status ms__gpu_leave(ms_gpu *gpu, ms_status status);
+
+/* A little device memory for a kernel's result. One that was given back is taken again: freeing would wait for the
+ * whole device. The context must be current. `is_idle`: nothing queued can touch it any more. Errors: MS_E_CUDA. */
+#define MS__SPARE_BYTES 256
+ms_status ms__gpu_take_spare(ms_gpu *gpu, int64_t device, ms__cu_address *out);
+void ms__gpu_give_spare(ms_gpu *gpu, int64_t device, ms__cu_address spare, bool is_idle);
 
 /* 10 * major + minor. Errors: MS_E_CUDA. */
 ms_status ms__gpu_capability(const ms_gpu *gpu, int64_t device, int64_t *out);

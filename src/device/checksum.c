@@ -9,7 +9,9 @@
 #define MAX_BLOCKS 2048               /* enough for the largest device; threads take further words in turn */
 #define PIECE_BYTES ((size_t)4 << 20) /* of the host's way; a multiple of 8 */
 
-/* By the kernel, into 8 bytes of device memory that were made for it. */
+_Static_assert(sizeof(ms__u64) <= MS__SPARE_BYTES, "the sum fits into the spare memory");
+
+/* Queue the kernel and wait; `args.sum` is on the device. */
 static ms_status sum_there(ms_gpu *gpu, int64_t device, ms__checksum_args args, uint64_t stream, uint64_t *out) {
     const ms__cuda *cuda = &gpu->cuda;
     ms__cu_stream queue = (ms__cu_stream)(uintptr_t)stream;
@@ -36,10 +38,10 @@ static ms_status sum_there(ms_gpu *gpu, int64_t device, ms__checksum_args args, 
 
 static ms_status sum_by_kernel(ms_gpu *gpu, int64_t device, ms__checksum_args args, uint64_t stream, uint64_t *out) {
     uint64_t sum = 0;
-    int code = gpu->cuda.cuMemAlloc_v2(&args.sum, sizeof sum);
-    if (code != 0) return ms__cuda_fail(&gpu->cuda, "cuMemAlloc", code);
-    ms_status status = sum_there(gpu, device, args, stream, &sum);
-    (void)gpu->cuda.cuMemFree_v2(args.sum);
+    ms_status status = ms__gpu_take_spare(gpu, device, &args.sum);
+    if (status != MS_OK) return status;
+    status = sum_there(gpu, device, args, stream, &sum);
+    ms__gpu_give_spare(gpu, device, args.sum, status == MS_OK);
     if (status == MS_OK) *out = sum;
     return status;
 }

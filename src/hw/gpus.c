@@ -126,11 +126,15 @@ static int64_t own_bytes(const reading *r) {
     return -1;
 }
 
-/* Is there a context of this process on the device? Then the driver's own figure for free memory goes before NVML's. */
-static bool has_context(const reading *r) {
+/* Is there a context of this process on the device? Then the driver's own figure for free memory goes before NVML's,
+ * and some of the memory in use is ours. */
+typedef enum presence { ABSENT, PRESENT, UNKNOWN } presence;
+
+static presence find_context(const reading *r) {
     unsigned flags = 0;
     int active = 0;
-    return r->gpu->cuda.cuDevicePrimaryCtxGetState(r->handle, &flags, &active) == 0 && active != 0;
+    if (r->gpu->cuda.cuDevicePrimaryCtxGetState(r->handle, &flags, &active) != 0) return UNKNOWN;
+    return active != 0 ? PRESENT : ABSENT;
 }
 
 static bool read_driver_free(const reading *r, int64_t *out) {
@@ -144,11 +148,12 @@ static bool read_driver_free(const reading *r, int64_t *out) {
 
 static void read_memory(const reading *r, ms_hw_gpu *out) {
     int64_t nvml_free = -1, used = -1;
-    bool active = has_context(r), known = read_nvml_memory(r, &nvml_free, &used);
+    presence context = find_context(r);
+    bool known = read_nvml_memory(r, &nvml_free, &used);
     out->memory_free_bytes = known ? nvml_free : -1;
-    if (active) (void)read_driver_free(r, &out->memory_free_bytes);
+    if (context == PRESENT) (void)read_driver_free(r, &out->memory_free_bytes);
     if (out->memory_free_bytes > out->memory_total_bytes) out->memory_free_bytes = out->memory_total_bytes;
-    int64_t own = active ? (known ? own_bytes(r) : -1) : 0;
+    int64_t own = context == ABSENT ? 0 : known && context == PRESENT ? own_bytes(r) : -1;
     out->memory_others_bytes = !known || own < 0 ? -1 : used > own ? used - own : 0;
 }
 

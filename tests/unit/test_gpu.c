@@ -237,6 +237,8 @@ TEST(the_current_context_stays) {
     CHECK_EQ_U64(checksum_of(gpu, 2, data, 100), ms_checksum(data, 100));
     CHECK(fake_current(&depth) == mine && depth == 1);
     CHECK_EQ_INT(fake_retained(), 1); /* once, however often it is used */
+    CHECK_EQ_INT(fake_calls("cuMemAlloc_v2"), 1);
+    CHECK_EQ_INT(fake_calls("cuMemFree_v2"), 0);
     fake_free(data);
     ms_gpu_destroy(gpu);
     CHECK(fake_current(&depth) == mine && depth == 1);

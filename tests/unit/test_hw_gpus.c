@@ -60,6 +60,8 @@ TEST(a_device_that_this_process_uses) {
     fake_free(ours);
     ms_gpu_destroy(gpu);
     check_nothing_left();
+    fake_fail("cuDevicePrimaryCtxGetState", 999, 1);
+    CHECK_EQ_INT(first().memory_others_bytes, -1);
     CHECK_EQ_INT(first().memory_others_bytes, 3 * GB); /* without a context it is known in a container, too */
 }
 
