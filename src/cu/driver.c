@@ -79,8 +79,9 @@ static const char *find_symbols(void *library, const symbol *symbols, void *tabl
 static bool open_table(const char *path, bool loaded_only, const symbol *symbols, void *table, ms__part *part,
                        void **out_library) {
     void *library = NULL;
-    if (ms__prim_open_library(path, loaded_only, &library) != MS_OK) {
-        ms__part_fails(part, "%s cannot be opened: %s", path, ms_error_message());
+    part->is_there = ms__prim_open_library(path, loaded_only, &library) == MS_OK;
+    if (!part->is_there) {
+        ms__part_fails(part, "%s", ms_error_message());
         return false;
     }
     const char *missing = find_symbols(library, symbols, table);
@@ -144,13 +145,12 @@ static bool open_nvrtc(ms__nvrtc *nvrtc, ms__part *part, const char *path, bool 
 }
 
 void ms__nvrtc_open(ms__nvrtc *nvrtc, ms__part *part, const char *const *paths, int64_t driver_version) {
-    ms__part first = {0}; /* the reason of the first name is the one to tell, unless a later one was there */
+    ms__part first = {0}; /* whose reason is told: the first that is there, else the first */
     for (int loaded_only = paths == NULL; loaded_only >= 0; loaded_only--) {
         for (const char *const *path = paths == NULL ? usual_nvrtc_names : paths; *path != NULL; path++) {
             if (open_nvrtc(nvrtc, part, *path, loaded_only, driver_version)) return;
             ms__log(MS_LOG_DEBUG, "NVRTC: %s", part->text);
-            if (!loaded_only && (first.text[0] == '\0' || strstr(part->text, "cannot be opened") == NULL))
-                first = *part;
+            if (!loaded_only && (first.text[0] == '\0' || (part->is_there && !first.is_there))) first = *part;
         }
     }
     *part = first;

@@ -1,9 +1,9 @@
 /* driver.h - NVIDIA's libraries as tables of functions: the driver, its management library, its run-time compiler.
  *
  * Everything that MemScale calls in them stands in the three lists below, with our own prototypes; no header of CUDA is
- * read and nothing is linked. Names are those that the libraries export, so with a version where there are several. A
- * table is filled whole or not at all: after ms__driver_open every function marked NEEDED can be called; those marked
- * OPTIONAL are NULL where the library is older.
+ * read and nothing is linked. Names are those that the libraries export, so with a version where there are several.
+ * Where a part works, every function of its table that is marked NEEDED can be called; those marked OPTIONAL are NULL
+ * where the library is older.
  */
 #ifndef MS_CU_DRIVER_H
 #define MS_CU_DRIVER_H
@@ -147,6 +147,7 @@ typedef struct ms__nvrtc {
 
 /* One of the libraries, or why it cannot be used. */
 typedef struct ms__part {
+    bool is_there; /* it could be opened, whether it works or not */
     bool works;
     int64_t version; /* as in ms_gpu_part_state */
     char text[sizeof((ms_gpu_part_state *)NULL)->text];

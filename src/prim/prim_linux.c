@@ -176,8 +176,9 @@ int64_t ms__prim_now_ns(void) {
 
 ms_status ms__prim_open_library(const char *path, bool loaded_only, void **out_library) {
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL | (loaded_only ? RTLD_NOLOAD : 0));
-    const char *reason = library == NULL ? dlerror() : NULL;
-    if (library == NULL) return ms__fail(MS_E_UNAVAILABLE, "%s", reason == NULL ? "not loaded" : reason);
+    const char *reason = library == NULL ? dlerror() : NULL; /* it names the library */
+    if (library == NULL && reason != NULL) return ms__fail(MS_E_UNAVAILABLE, "%s", reason);
+    if (library == NULL) return ms__fail(MS_E_UNAVAILABLE, "%s is not loaded", path);
     *out_library = library;
     return MS_OK;
 }

@@ -34,7 +34,7 @@ static void check_cpu_mode(const ms_gpu_options *options, const char *reason) {
 TEST(no_driver) {
     ms_gpu_options options = fake_options("");
     options.driver_path = "/no/such/libcuda.so.1";
-    check_cpu_mode(&options, "/no/such/libcuda.so.1 cannot be opened");
+    check_cpu_mode(&options, "/no/such/libcuda.so.1: cannot open");
 }
 
 TEST(a_driver_that_lacks_functions) {
@@ -77,7 +77,7 @@ TEST(no_devices) {
 TEST(no_nvml) {
     static const struct {
         const char *path, *reason;
-    } cases[] = {{"/no/such/libnvidia-ml.so.1", "cannot be opened"}, {FAKE_SHORT, "has no function"}};
+    } cases[] = {{"/no/such/libnvidia-ml.so.1", "cannot open"}, {FAKE_SHORT, "has no function"}};
     ms_hw hw = {.struct_bytes = sizeof hw};
     for (int i = 0; i < 3; i++) {
         ms_gpu_options options = fake_options("");
@@ -210,7 +210,14 @@ TEST(nvrtc_is_the_first_that_fits_the_driver) {
     ms_gpu_destroy(gpu);
     fake_settings_now()->driver_version = 12080; /* which cannot load what the NVRTC of CUDA 13 makes */
     CHECK_STATUS(ms_gpu_create(&options, &gpu), MS_OK);
-    CHECK(part_of(gpu, MS_GPU_NVRTC).works == 0 && strstr(part_of(gpu, MS_GPU_NVRTC).text, "is of CUDA 13.0") != NULL);
+    CHECK(part_of(gpu, MS_GPU_NVRTC).works == 0 && strstr(part_of(gpu, MS_GPU_NVRTC).text, "has no function") != NULL);
+    ms_gpu_destroy(gpu);
+    gpu = open_fake("");
+    CHECK(strstr(part_of(gpu, MS_GPU_NVRTC).text, "is of CUDA 13.0") != NULL);
+    ms_gpu_destroy(gpu);
+    options.nvrtc_paths = (const char *const[]){"/no/such/first.so", "/no/such/second.so", NULL};
+    CHECK_STATUS(ms_gpu_create(&options, &gpu), MS_OK);
+    CHECK(strstr(part_of(gpu, MS_GPU_NVRTC).text, "first.so") != NULL); /* of all that are absent the first is told */
     ms_gpu_destroy(gpu);
     options.nvrtc_paths = none;
     CHECK_STATUS(ms_gpu_create(&options, &gpu), MS_OK);
