@@ -8,6 +8,8 @@
 #define FAKE_DRIVER FAKE_FOLDER "/libcuda.so.1"
 #define FAKE_NVML FAKE_FOLDER "/libnvidia-ml.so.1"
 #define FAKE_NVRTC FAKE_FOLDER "/libnvrtc.so.13"
+#define FAKE_DRIVER_OLD FAKE_FOLDER "/libcuda_old.so"
+#define FAKE_NVML_OLD FAKE_FOLDER "/libnvml_old.so"
 #define FAKE_SHORT FAKE_FOLDER "/libshort.so"
 
 /* Options for the fake libraries; `cache` as in ms_gpu_options. */

@@ -76,6 +76,29 @@ TEST(older_nvml) {
     CHECK_EQ_INT(first().memory_free_bytes, 23 * GB); /* the driver still knows */
 }
 
+TEST(libraries_without_the_optional_functions) {
+    ms_gpu_options options = fake_options("");
+    ms_gpu *gpu = NULL;
+    options.driver_path = FAKE_DRIVER_OLD;
+    options.nvml_path = FAKE_NVML_OLD;
+    fake_settings_now()->others_bytes = (uint64_t)GB;
+    CHECK_STATUS(ms_gpu_create(&options, &gpu), MS_OK);
+    ms_hw hw = detect(gpu);
+    CHECK_EQ_INT(hw.n_gpus, 1);
+    CHECK_EQ_STR(hw.gpus[0].uuid, "");
+    CHECK(hw.gpus[0].memory_free_bytes == 23 * GB && hw.gpus[0].memory_others_bytes == GB);
+    fake_settings_now()->is_active = 1;
+    hw = detect(gpu);
+    CHECK(hw.gpus[0].memory_free_bytes == 23 * GB && hw.gpus[0].memory_others_bytes == -1);
+    uint64_t sum = 0;
+    fake_fail("cuCtxPushCurrent_v2", 999, 1);
+    CHECK_STATUS(ms_gpu_checksum(gpu, 0, 4096, 8, 0, &sum), MS_E_CUDA);
+    CHECK_EQ_STR(ms_error_message(), "cuCtxPushCurrent failed: error 999");
+    fake_settings_now()->is_active = 0;
+    ms_gpu_destroy(gpu);
+    check_nothing_left();
+}
+
 TEST(capabilities) {
     static const struct {
         int capability, bf16, fp16;
@@ -167,6 +190,6 @@ TEST(the_record_comes_back_from_json) {
 }
 
 SUITE(hw_gpus, CASE(without_a_ms_gpu_there_are_none), CASE(an_idle_device), CASE(a_device_that_this_process_uses),
-      CASE(older_nvml), CASE(capabilities), CASE(a_slice_of_a_device), CASE(a_device_that_cannot_be_read_is_left_out),
-      CASE(names_are_kept_to_what_json_can_say), CASE(more_devices_than_the_record_has_room_for),
-      CASE(the_record_comes_back_from_json));
+      CASE(older_nvml), CASE(libraries_without_the_optional_functions), CASE(capabilities), CASE(a_slice_of_a_device),
+      CASE(a_device_that_cannot_be_read_is_left_out), CASE(names_are_kept_to_what_json_can_say),
+      CASE(more_devices_than_the_record_has_room_for), CASE(the_record_comes_back_from_json));
