@@ -1,7 +1,6 @@
 /* device.c - launches of the table's kernels, and what works of a ms_gpu. */
 #include "device.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "../cu/cache.h"

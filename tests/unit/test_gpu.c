@@ -11,6 +11,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "prim/prim.h"
+
 /* No devices, and the reason has this in it; everything else answers. */
 static void check_cpu_mode(const ms_gpu_options *options, const char *reason) {
     ms_gpu *gpu = NULL;
@@ -230,6 +232,32 @@ TEST(nvrtc_is_the_first_that_fits_the_driver) {
     ms_gpu_destroy(gpu);
 }
 
+/* As torch's NVRTC is found: it lies where no loader looks, but the process has it already. */
+TEST(an_nvrtc_that_is_loaded_is_found_by_its_name) {
+    ms_gpu_options options = fake_options("");
+    ms_gpu *gpu = NULL;
+    void *library = NULL;
+    CHECK_STATUS(ms__prim_open_library(FAKE_NVRTC, false, &library), MS_OK);
+    options.nvrtc_paths = NULL;
+    CHECK_STATUS(ms_gpu_create(&options, &gpu), MS_OK);
+    CHECK(part_of(gpu, MS_GPU_NVRTC).works == 1 && strstr(part_of(gpu, MS_GPU_NVRTC).text, FAKE_NVRTC) != NULL);
+    ms_gpu_destroy(gpu);
+}
+
+/* Whatever this machine has. ctest runs it once more with the fake libraries where the loader looks. */
+TEST(the_usual_names) {
+    ms_gpu *gpu = NULL;
+    bool has_fake = getenv("MEMSCALE_TEST_FAKE") != NULL;
+    CHECK_STATUS(ms_gpu_create(NULL, &gpu), MS_OK);
+    CHECK(!has_fake || ms_gpu_count(gpu) == 1);
+    for (int32_t part = MS_GPU_DRIVER; part <= MS_GPU_CACHE; part++) {
+        ms_gpu_part_state state = part_of(gpu, part);
+        CHECK(state.text[0] != '\0');
+        if (has_fake && part <= MS_GPU_NVRTC) CHECK(state.works == 1 && strstr(state.text, FAKE_FOLDER) != NULL);
+    }
+    ms_gpu_destroy(gpu);
+}
+
 TEST(the_current_context_stays) {
     int depth = 0;
     fake_settings_now()->n_devices = 3;
@@ -372,6 +400,6 @@ TEST(the_link_is_measured) {
 SUITE(gpu, CASE(no_driver), CASE(a_driver_that_lacks_functions), CASE(a_driver_that_is_too_old),
       CASE(a_driver_that_does_not_start), CASE(no_devices), CASE(no_nvml), CASE(parts_of_a_whole_machine),
       CASE(names_of_parts), CASE(arguments_are_checked), CASE(paths_that_are_too_long), CASE(where_the_cache_is),
-      CASE(nvrtc_is_the_first_that_fits_the_driver), CASE(the_current_context_stays),
-      CASE(visible_devices_are_numbered_anew), CASE(a_forked_child_keeps_its_hands_off), CASE(several_threads_at_once),
-      CASE(the_link_is_measured));
+      CASE(nvrtc_is_the_first_that_fits_the_driver), CASE(an_nvrtc_that_is_loaded_is_found_by_its_name),
+      CASE(the_usual_names), CASE(the_current_context_stays), CASE(visible_devices_are_numbered_anew),
+      CASE(a_forked_child_keeps_its_hands_off), CASE(several_threads_at_once), CASE(the_link_is_measured));
