@@ -19,7 +19,7 @@ step() { # step NAME TOOL COMMAND...
     fi
 }
 
-format_c() { git ls-files '*.c' '*.h' | xargs clang-format --dry-run -Werror; }
+format_c() { git ls-files '*.c' '*.h' '*.cu' | xargs clang-format --dry-run -Werror; }
 
 tidy() {
     python tools/compile_commands.py build/tidy || return 1

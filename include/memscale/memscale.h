@@ -87,9 +87,107 @@ typedef struct ms_log_sink {
  * that may still be logging has returned. Any thread. Cannot fail. */
 MS_API void ms_log_set_sink(const ms_log_sink *sink);
 
+/* ---- GPUs ------------------------------------------------------------------------------------------------------ */
+
+/* The GPUs that this process can reach: NVIDIA's driver, its management library and its run-time compiler, opened at
+ * run time, or the reason why each of them could not be. Without a driver everything else still works; there are then
+ * no devices. Devices are numbered as the driver numbers them (CUDA_VISIBLE_DEVICES and MIG respected). Contexts are
+ * the devices' primary ones, which other libraries of the process use too; none is made before it is needed, and the
+ * calling thread's current context is the same after a call as before. Any thread, several at once. A child process
+ * that was forked cannot use its parent's (MS_E_UNAVAILABLE). */
+typedef struct ms_gpu ms_gpu;
+
+typedef struct ms_gpu_options {
+    uint64_t struct_bytes;
+    const char *driver_path;        /* NULL: libcuda.so.1 */
+    const char *nvml_path;          /* NULL: libnvidia-ml.so.1 */
+    const char *const *nvrtc_paths; /* tried in this order, ends with NULL. NULL: the usual names of libnvrtc */
+    const char *cache_path;         /* folder of compiled programs. NULL: MEMSCALE_CACHE_DIR, else memscale in
+                                     * XDG_CACHE_HOME, else ~/.cache/memscale. "": nothing is kept on disk */
+} ms_gpu_options;
+
+/* Open what there is. `options` may be NULL. `*out_gpu` is owned, ms_gpu_destroy. An absent driver is not an error.
+ * Errors: MS_E_INVALID, MS_E_LIMIT (a path is too long), MS_E_NO_MEMORY. */
+MS_API ms_status ms_gpu_create(const ms_gpu_options *options, ms_gpu **out_gpu);
+
+/* Unload programs, give contexts back, shut NVML down. The libraries stay loaded, since others of the process may use
+ * them; in a forked child memory is freed and nothing else is done. No call on it may be running. Cannot fail. NULL is
+ * allowed. */
+MS_API void ms_gpu_destroy(ms_gpu *gpu);
+
+/* How many devices there are; 0 without a driver, for NULL, and in a forked child. Cannot fail. */
+MS_API int64_t ms_gpu_count(const ms_gpu *gpu);
+
+enum ms_gpu_part {
+    MS_GPU_DRIVER = 0, /* devices, copies, launches */
+    MS_GPU_NVML = 1,   /* link and memory of other processes */
+    MS_GPU_NVRTC = 2,  /* compiles kernels */
+    MS_GPU_PTX = 3,    /* kernels that were compiled when the library was built */
+    MS_GPU_CACHE = 4   /* compiled programs on disk */
+};
+
+typedef struct ms_gpu_part_state {
+    uint64_t struct_bytes;
+    int64_t works;   /* 1 or 0 */
+    int64_t version; /* 1000 * major + 10 * minor, as CUDA writes it; 0 if it has none or does not work */
+    char text[256];  /* what it is (a path, a folder), or why it does not work */
+} ms_gpu_part_state;
+
+/* One of enum ms_gpu_part. `out->struct_bytes` must be set. Any thread. Errors: MS_E_INVALID. */
+MS_API ms_status ms_gpu_get_part(ms_gpu *gpu, int32_t part, ms_gpu_part_state *out);
+
+/* The name of a part, e.g. "driver"; "?" if unknown. Static storage. Cannot fail. */
+MS_API const char *ms_gpu_part_name(int32_t part);
+
+/* A 64-bit checksum of bytes, the same on host and device: a check against lost or changed bytes, not against malice.
+ * `data` may be NULL where n_bytes is 0. Any thread. Cannot fail. */
+MS_API uint64_t ms_checksum(const void *data, size_t n_bytes);
+
+/* The same of device memory, computed there. `address` is a device address; `stream` is a CUstream (0: the legacy
+ * default stream) of the device's primary context. Work that was queued on the stream is seen; the call waits for the
+ * stream. Where no kernel can be had (ms_gpu_get_part tells why) the bytes are copied to the host in pieces and summed
+ * there, which is said once at info. Any thread. Errors: MS_E_INVALID (no such device or range), MS_E_UNAVAILABLE (no
+ * driver), MS_E_CUDA, MS_E_NO_MEMORY. */
+MS_API ms_status ms_gpu_checksum(ms_gpu *gpu, int64_t device, uint64_t address, uint64_t n_bytes, uint64_t stream,
+                                 uint64_t *out);
+
+typedef struct ms_gpu_link {
+    uint64_t struct_bytes;
+    int64_t n_bytes;          /* of one copy */
+    int64_t to_device_rate;   /* bytes per second, host to device, pinned memory; the median of several copies */
+    int64_t from_device_rate; /* device to host */
+    int64_t both_rate;        /* both at once, summed */
+    int64_t intact;           /* 1: what came back has the checksum of what was sent */
+} ms_gpu_link;
+
+/* Measure the link between host and device with copies of n_bytes (at least 4096). Takes n_bytes * 2 of pinned host
+ * memory and of device memory meanwhile. `out->struct_bytes` must be set. Any thread. Errors: MS_E_INVALID,
+ * MS_E_UNAVAILABLE, MS_E_CUDA (also: out of device memory), MS_E_NO_MEMORY. */
+MS_API ms_status ms_gpu_measure_link(ms_gpu *gpu, int64_t device, int64_t n_bytes, ms_gpu_link *out);
+
 /* ---- Hardware -------------------------------------------------------------------------------------------------- */
 
-/* The host as a plan sees it. Filled by ms_hw_detect or ms_hw_from_json. A plain value: copy it freely. */
+#define MS_HW_MAX_GPUS 16
+
+/* One GPU as a plan sees it. */
+typedef struct ms_hw_gpu {
+    int64_t index; /* as the driver numbers them in this process */
+    char name[96]; /* UTF-8 */
+    char uuid[48]; /* "GPU-..." or "MIG-...", "" if unknown */
+    int64_t memory_total_bytes;
+    int64_t memory_free_bytes;   /* -1: unknown */
+    int64_t memory_others_bytes; /* taken by other processes; -1: unknown */
+    int64_t capability;          /* 10 * major + minor: 90 is 9.0 */
+    int64_t has_bf16;            /* 1 from capability 8.0 on: what the chip does, not what libraries emulate */
+    int64_t has_fp16;            /* 1 from capability 7.0 on */
+    int64_t n_multiprocessors;
+    int64_t pcie_generation; /* the best that device and slot can do together; 0: unknown */
+    int64_t pcie_width;      /* lanes, likewise; 0: unknown */
+    int64_t is_mig;          /* 1: a slice of a device */
+    int64_t is_integrated;   /* 1: its memory is the host's */
+} ms_hw_gpu;
+
+/* The machine as a plan sees it. Filled by ms_hw_detect or ms_hw_from_json. A plain value: copy it freely. */
 typedef struct ms_hw {
     uint64_t struct_bytes;
     int64_t memory_total_bytes;     /* physical memory of the machine */
@@ -100,18 +198,22 @@ typedef struct ms_hw {
     int64_t n_cores_online; /* cores of the machine */
     int64_t n_numa_nodes;   /* at least 1 */
     int64_t cgroup_version; /* 0: none found, 1 or 2 */
+    int64_t n_gpus;         /* the first MS_HW_MAX_GPUS of them */
+    ms_hw_gpu gpus[MS_HW_MAX_GPUS];
 } ms_hw;
 
 /* Read this machine. `root` is put before every path that is read ("" or NULL for the real ones), so that a recorded
- * tree can stand in for a machine. `out->struct_bytes` must be set. Any thread.
+ * tree can stand in for a machine. `gpu` may be NULL: the host alone. No context is made on a device. A device that
+ * cannot be read is left out, which is said at warning. `out->struct_bytes` must be set. Any thread.
  * Errors: MS_E_INVALID, MS_E_IO (no memory information), MS_E_LIMIT (root too long), MS_E_NO_MEMORY. */
-MS_API ms_status ms_hw_detect(const char *root, ms_hw *out);
+MS_API ms_status ms_hw_detect(const char *root, ms_gpu *gpu, ms_hw *out);
 
 /* The record as JSON text. `*out_text` is owned, ms_free. Any thread. Errors: MS_E_INVALID, MS_E_NO_MEMORY. */
 MS_API ms_status ms_hw_to_json(const ms_hw *hw, char **out_text);
 
-/* The inverse, strict: unknown, missing or negative fields are errors. `out->struct_bytes` must be set. Any thread.
- * Errors: MS_E_INVALID, MS_E_PARSE, MS_E_VERSION, MS_E_NO_MEMORY. */
+/* The inverse, strict: unknown or missing fields and values out of range are errors, as are GPUs that do not stand in
+ * the order of their indices. `out->struct_bytes` must be set. Any thread. Errors: MS_E_INVALID, MS_E_PARSE,
+ * MS_E_VERSION, MS_E_NO_MEMORY. */
 MS_API ms_status ms_hw_from_json(const char *text, size_t n_bytes, ms_hw *out);
 
 /* ---- Units ----------------------------------------------------------------------------------------------------- */
@@ -168,6 +270,35 @@ typedef struct ms_unit {
     uint32_t flags;         /* enum ms_unit_flag */
     uint32_t reserved;      /* 0 */
 } ms_unit;
+
+/* A model's units with their bytes, and what is there beside them: what a plan is made from. Immutable: may be read
+ * from several threads at once. */
+typedef struct ms_profile ms_profile;
+
+typedef struct ms_profile_view {
+    uint64_t struct_bytes;
+    const ms_unit *units; /* borrowed: lives as long as the profile */
+    int64_t n_units;
+    int64_t state_bytes; /* as in ms_plan_request */
+    int64_t rest_bytes;
+} ms_profile_view;
+
+/* A profile with copies of these units. `view->struct_bytes` must be set. `*out_profile` is owned, ms_profile_destroy.
+ * Any thread. Errors: MS_E_INVALID, MS_E_LIMIT (sizes out of range), MS_E_NO_MEMORY. */
+MS_API ms_status ms_profile_create(const ms_profile_view *view, ms_profile **out_profile);
+
+/* Cannot fail. NULL is allowed. */
+MS_API void ms_profile_destroy(ms_profile *profile);
+
+/* What is in it. `out->struct_bytes` must be set. Errors: MS_E_INVALID. */
+MS_API ms_status ms_profile_get(const ms_profile *profile, ms_profile_view *out);
+
+/* The profile as JSON text, versioned. `*out_text` is owned, ms_free. Errors: MS_E_INVALID, MS_E_NO_MEMORY. */
+MS_API ms_status ms_profile_to_json(const ms_profile *profile, char **out_text);
+
+/* The inverse, strict. `*out_profile` is owned, ms_profile_destroy. Errors: MS_E_PARSE, MS_E_VERSION, MS_E_INVALID,
+ * MS_E_NO_MEMORY, MS_E_LIMIT. */
+MS_API ms_status ms_profile_from_json(const char *text, size_t n_bytes, ms_profile **out_profile);
 
 enum ms_plan_flag {
     MS_PLAN_FORCE = 1 << 0,        /* optimize also where the smart skip would do nothing */

@@ -15,6 +15,8 @@
     X(MS_E_LIMIT, -5, "a limit of the library was exceeded")                                                           \
     X(MS_E_BUDGET, -6, "no plan fits the memory budget")                                                               \
     X(MS_E_MISMATCH, -7, "a plan does not belong to this model")                                                       \
-    X(MS_E_VERSION, -8, "made by an incompatible version")
+    X(MS_E_VERSION, -8, "made by an incompatible version")                                                             \
+    X(MS_E_CUDA, -9, "a call of the GPU's driver failed")                                                              \
+    X(MS_E_UNAVAILABLE, -10, "not available on this machine")
 
 #endif /* MEMSCALE_ERRORS_H */

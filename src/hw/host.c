@@ -11,6 +11,7 @@
 
 #include "../common/log.h"
 #include "../prim/prim.h"
+#include "hw.h"
 
 #define SMALL_FILE_BYTES ((size_t)1 << 18)
 #define CGROUP_MOUNT "/sys/fs/cgroup"
@@ -185,7 +186,7 @@ static ms_status read_meminfo(const char *root, int64_t *total, int64_t *availab
     return MS_OK;
 }
 
-ms_status ms_hw_detect(const char *root, ms_hw *out) {
+ms_status ms_hw_detect(const char *root, ms_gpu *gpu, ms_hw *out) {
     if (out == NULL) return ms__fail(MS_E_INVALID, "ms_hw_detect: out is NULL");
     ms_status status = ms__check_struct(out->struct_bytes, sizeof *out, "ms_hw");
     if (status != MS_OK) return status;
@@ -204,6 +205,7 @@ ms_status ms_hw_detect(const char *root, ms_hw *out) {
     if (affine > 0) hw.n_cores = smaller(hw.n_cores, affine);
     if (found.cores > 0) hw.n_cores = smaller(hw.n_cores, found.cores);
     hw.n_numa_nodes = count_numa_nodes(root);
+    ms__hw_read_gpus(gpu, &hw);
     ms__log(MS_LOG_DEBUG, "host: %" PRId64 " of %" PRId64 " bytes usable, cgroup v%" PRId64, hw.memory_limit_bytes,
             hw.memory_total_bytes, hw.cgroup_version);
     *out = hw;

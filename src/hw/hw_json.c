@@ -1,44 +1,144 @@
-/* hw_json.c - the hardware record as JSON and back, from one table of its fields. */
+/* hw_json.c - the hardware record as JSON and back, from tables of its fields.
+ *
+ * What reads holds what memscale.h says of each field: sizes in their ranges, flags 0 or 1, devices in the order of
+ * their indices.
+ */
 #include <stddef.h>
+#include <string.h>
 
 #include "../common/json.h"
 
 #define VERSION_KEY "memscale_hw"
 #define VERSION 1
+#define GPUS_KEY "gpus"
 
-static const struct {
+typedef struct field {
     const char *key;
     size_t offset;
-    int64_t min;
-} fields[] = {
-    {"memory_total_bytes", offsetof(ms_hw, memory_total_bytes), 1},
-    {"memory_limit_bytes", offsetof(ms_hw, memory_limit_bytes), 0},
-    {"memory_available_bytes", offsetof(ms_hw, memory_available_bytes), 0},
-    {"page_bytes", offsetof(ms_hw, page_bytes), 1},
-    {"n_cores", offsetof(ms_hw, n_cores), 1},
-    {"n_cores_online", offsetof(ms_hw, n_cores_online), 1},
-    {"n_numa_nodes", offsetof(ms_hw, n_numa_nodes), 1},
-    {"cgroup_version", offsetof(ms_hw, cgroup_version), 0},
+    int64_t min, max;
+} field;
+
+typedef struct text_field {
+    const char *key;
+    size_t offset, n_bytes;
+} text_field;
+
+static const field host_fields[] = {
+    {"memory_total_bytes", offsetof(ms_hw, memory_total_bytes), 1, INT64_MAX},
+    {"memory_limit_bytes", offsetof(ms_hw, memory_limit_bytes), 0, INT64_MAX},
+    {"memory_available_bytes", offsetof(ms_hw, memory_available_bytes), 0, INT64_MAX},
+    {"page_bytes", offsetof(ms_hw, page_bytes), 1, INT64_MAX},
+    {"n_cores", offsetof(ms_hw, n_cores), 1, INT64_MAX},
+    {"n_cores_online", offsetof(ms_hw, n_cores_online), 1, INT64_MAX},
+    {"n_numa_nodes", offsetof(ms_hw, n_numa_nodes), 1, INT64_MAX},
+    {"cgroup_version", offsetof(ms_hw, cgroup_version), 0, INT64_MAX},
 };
 
-#define N_FIELDS (sizeof fields / sizeof *fields)
+static const field gpu_fields[] = {
+    {"index", offsetof(ms_hw_gpu, index), 0, INT64_MAX},
+    {"memory_total_bytes", offsetof(ms_hw_gpu, memory_total_bytes), 1, INT64_MAX},
+    {"memory_free_bytes", offsetof(ms_hw_gpu, memory_free_bytes), -1, INT64_MAX},
+    {"memory_others_bytes", offsetof(ms_hw_gpu, memory_others_bytes), -1, INT64_MAX},
+    {"capability", offsetof(ms_hw_gpu, capability), 10, 9999},
+    {"has_bf16", offsetof(ms_hw_gpu, has_bf16), 0, 1},
+    {"has_fp16", offsetof(ms_hw_gpu, has_fp16), 0, 1},
+    {"n_multiprocessors", offsetof(ms_hw_gpu, n_multiprocessors), 0, INT64_MAX},
+    {"pcie_generation", offsetof(ms_hw_gpu, pcie_generation), 0, INT64_MAX},
+    {"pcie_width", offsetof(ms_hw_gpu, pcie_width), 0, INT64_MAX},
+    {"is_mig", offsetof(ms_hw_gpu, is_mig), 0, 1},
+    {"is_integrated", offsetof(ms_hw_gpu, is_integrated), 0, 1},
+};
+
+static const text_field gpu_texts[] = {
+    {"name", offsetof(ms_hw_gpu, name), sizeof((ms_hw_gpu *)NULL)->name},
+    {"uuid", offsetof(ms_hw_gpu, uuid), sizeof((ms_hw_gpu *)NULL)->uuid},
+};
+
+#define N_HOST_FIELDS (sizeof host_fields / sizeof *host_fields)
+#define N_GPU_FIELDS (sizeof gpu_fields / sizeof *gpu_fields)
+#define N_GPU_TEXTS (sizeof gpu_texts / sizeof *gpu_texts)
+
+static void write_fields(ms__json_writer *w, const field *fields, size_t n, const void *record) {
+    for (size_t i = 0; i < n; i++)
+        ms__json_put_int(w, fields[i].key, *(const int64_t *)((const char *)record + fields[i].offset));
+}
+
+static void write_gpu(ms__json_writer *w, const ms_hw_gpu *gpu) {
+    ms__json_begin_object(w, NULL);
+    for (size_t i = 0; i < N_GPU_TEXTS; i++) {
+        const char *text = (const char *)gpu + gpu_texts[i].offset;
+        const char *end = memchr(text, '\0', gpu_texts[i].n_bytes);
+        ms__json_put_string(w, gpu_texts[i].key, text, end == NULL ? gpu_texts[i].n_bytes - 1 : (size_t)(end - text));
+    }
+    write_fields(w, gpu_fields, N_GPU_FIELDS, gpu);
+    ms__json_end_object(w);
+}
 
 ms_status ms_hw_to_json(const ms_hw *hw, char **out_text) {
     if (hw == NULL || out_text == NULL) return ms__fail(MS_E_INVALID, "ms_hw_to_json: an argument is NULL");
     ms_status status = ms__check_struct(hw->struct_bytes, sizeof *hw, "ms_hw");
     if (status != MS_OK) return status;
+    if (hw->n_gpus < 0 || hw->n_gpus > MS_HW_MAX_GPUS)
+        return ms__fail(MS_E_INVALID, "ms_hw_to_json: n_gpus is %lld", (long long)hw->n_gpus);
     ms__json_writer w = {0};
     ms__json_begin_object(&w, NULL);
     ms__json_put_int(&w, VERSION_KEY, VERSION);
-    for (size_t i = 0; i < N_FIELDS; i++)
-        ms__json_put_int(&w, fields[i].key, *(const int64_t *)((const char *)hw + fields[i].offset));
+    write_fields(&w, host_fields, N_HOST_FIELDS, hw);
+    ms__json_begin_array(&w, GPUS_KEY);
+    for (int64_t i = 0; i < hw->n_gpus; i++) write_gpu(&w, &hw->gpus[i]);
+    ms__json_end_array(&w);
     ms__json_end_object(&w);
     return ms__json_finish(&w, out_text);
 }
 
-static ms_status read_fields(const ms__json *object, ms_hw *out) {
-    const char *allowed[N_FIELDS + 2] = {VERSION_KEY};
-    for (size_t i = 0; i < N_FIELDS; i++) allowed[i + 1] = fields[i].key;
+static ms_status read_fields(const ms__json *object, const field *fields, size_t n, void *record) {
+    for (size_t i = 0; i < n; i++) {
+        int64_t value;
+        ms_status status = ms__json_get_int(object, fields[i].key, fields[i].min, &value);
+        if (status == MS_OK && value > fields[i].max)
+            status = ms__fail(MS_E_PARSE, "\"%s\" must be at most %lld", fields[i].key, (long long)fields[i].max);
+        if (status != MS_OK) return status;
+        *(int64_t *)((char *)record + fields[i].offset) = value;
+    }
+    return MS_OK;
+}
+
+static ms_status read_gpu(const ms__json *object, ms_hw_gpu *out) {
+    const char *allowed[N_GPU_FIELDS + N_GPU_TEXTS + 1] = {NULL};
+    for (size_t i = 0; i < N_GPU_FIELDS; i++) allowed[i] = gpu_fields[i].key;
+    for (size_t i = 0; i < N_GPU_TEXTS; i++) allowed[N_GPU_FIELDS + i] = gpu_texts[i].key;
+    ms_status status = ms__json_check_keys(object, allowed);
+    if (status == MS_OK) status = read_fields(object, gpu_fields, N_GPU_FIELDS, out);
+    for (size_t i = 0; i < N_GPU_TEXTS && status == MS_OK; i++) {
+        const char *text = NULL;
+        status = ms__json_get_string(object, gpu_texts[i].key, &text);
+        if (status == MS_OK && strlen(text) >= gpu_texts[i].n_bytes)
+            status = ms__fail(MS_E_PARSE, "\"%s\" has more than %zu bytes", gpu_texts[i].key, gpu_texts[i].n_bytes - 1);
+        if (status == MS_OK) memcpy((char *)out + gpu_texts[i].offset, text, strlen(text));
+    }
+    return status;
+}
+
+static ms_status read_gpus(const ms__json *object, ms_hw *out) {
+    const ms__json *list = NULL;
+    ms_status status = ms__json_get_array(object, GPUS_KEY, &list);
+    if (status != MS_OK) return status;
+    if (list->n > MS_HW_MAX_GPUS)
+        return ms__fail(MS_E_PARSE, "%zu GPUs, at most %d are possible", list->n, MS_HW_MAX_GPUS);
+    int64_t last = -1;
+    for (size_t i = 0; i < list->n; i++) {
+        status = read_gpu(&list->items[i], &out->gpus[i]);
+        if (status != MS_OK) return status;
+        if (out->gpus[i].index <= last) return ms__fail(MS_E_PARSE, "GPUs must stand in the order of their indices");
+        last = out->gpus[i].index;
+    }
+    out->n_gpus = (int64_t)list->n;
+    return MS_OK;
+}
+
+static ms_status read_record(const ms__json *object, ms_hw *out) {
+    const char *allowed[N_HOST_FIELDS + 3] = {VERSION_KEY, GPUS_KEY};
+    for (size_t i = 0; i < N_HOST_FIELDS; i++) allowed[i + 2] = host_fields[i].key;
     int64_t version;
     ms_status status = object->type == MS__JSON_OBJECT ? ms__json_get_int(object, VERSION_KEY, 1, &version)
                                                        : ms__fail(MS_E_PARSE, "a JSON object was expected");
@@ -47,9 +147,8 @@ static ms_status read_fields(const ms__json *object, ms_hw *out) {
         return ms__fail(MS_E_VERSION, "hardware record of version %lld, this library reads %d", (long long)version,
                         VERSION);
     status = ms__json_check_keys(object, allowed);
-    for (size_t i = 0; i < N_FIELDS && status == MS_OK; i++)
-        status = ms__json_get_int(object, fields[i].key, fields[i].min, (int64_t *)((char *)out + fields[i].offset));
-    return status;
+    if (status == MS_OK) status = read_fields(object, host_fields, N_HOST_FIELDS, out);
+    return status == MS_OK ? read_gpus(object, out) : status;
 }
 
 ms_status ms_hw_from_json(const char *text, size_t n_bytes, ms_hw *out) {
@@ -60,7 +159,7 @@ ms_status ms_hw_from_json(const char *text, size_t n_bytes, ms_hw *out) {
     const ms__json *document = NULL;
     ms_hw hw = {.struct_bytes = sizeof hw};
     status = ms__json_read(&arena, text, n_bytes, &document);
-    if (status == MS_OK) status = read_fields(document, &hw);
+    if (status == MS_OK) status = read_record(document, &hw);
     ms__arena_free(&arena);
     if (status == MS_OK) *out = hw;
     return status;

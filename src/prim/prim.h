@@ -7,6 +7,7 @@
 #define MS_PRIM_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "../common/status.h"
@@ -20,8 +21,40 @@ ms_status ms__prim_join(char *out, const char *root, const char *path);
  * Errors: MS_E_IO (absent or unreadable), MS_E_LIMIT (larger), MS_E_NO_MEMORY. */
 ms_status ms__prim_read_text(const char *root, const char *path, size_t max_bytes, char **out_text);
 
+/* The same for any bytes, of a regular file only: a pipe or a device that stands in its place is MS_E_IO, not a wait.
+ * `*out_bytes` is owned, ms_free; a NUL byte that does not count follows the last. */
+ms_status ms__prim_read_bytes(const char *path, size_t max_bytes, void **out_bytes, size_t *out_n_bytes);
+
 /* Does the path exist? */
 bool ms__prim_exists(const char *root, const char *path);
+
+/* Make a folder with those above it, for this user alone; one that is there is fine. Errors: MS_E_IO, MS_E_LIMIT. */
+ms_status ms__prim_make_folder(const char *path);
+
+/* Could files be written into this folder, or could it be made? Changes nothing, so it cannot know of full disks.
+ * Errors: MS_E_IO (the reason is in the message), MS_E_LIMIT. */
+ms_status ms__prim_check_folder(const char *path);
+
+/* Put a file in place whole or not at all: written under another name in the same folder, then renamed. Readers see the
+ * old file or the new one, whoever else writes it at the same time. Not forced to disk: what a crash of the machine
+ * leaves may be short, so readers check what they read. Errors: MS_E_IO (the temporary file is gone), MS_E_LIMIT. */
+ms_status ms__prim_write_file(const char *path, const void *bytes, size_t n_bytes);
+
+/* An environment variable, or NULL where it is not set or empty. Borrowed, until the environment changes. */
+const char *ms__prim_environment(const char *name);
+
+int64_t ms__prim_pid(void);
+int64_t ms__prim_now_ns(void); /* a clock that never goes back; its zero means nothing */
+
+/* A dynamic library by name or path. With `loaded_only` one that the process has already. It is never closed: those we
+ * open have threads and handlers of their own that outlive any use. Errors: MS_E_UNAVAILABLE (the loader's reason). */
+ms_status ms__prim_open_library(const char *path, bool loaded_only, void **out_library);
+
+/* The address of a function, or NULL. */
+void *ms__prim_find_symbol(void *library, const char *name);
+
+/* Where the library was found; "" if the loader does not tell. Borrowed, as long as the library is open. */
+const char *ms__prim_library_path(void *library);
 
 int64_t ms__prim_page_bytes(void);
 int64_t ms__prim_cores_online(void);

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "common/json.h"
+#include "gpus.h"
 #include "tree.h"
 
 #define TIMEOUT_S 60
@@ -173,7 +174,7 @@ static ms_status read_hw(void) {
 }
 
 static ms_status write_hw(void) {
-    ms_hw hw = {.struct_bytes = sizeof hw, .n_cores = 3};
+    ms_hw hw = {.struct_bytes = sizeof hw, .n_cores = 3, .n_gpus = 2};
     char *text = NULL;
     ms_status status = ms_hw_to_json(&hw, &text);
     CHECK((status == MS_OK) == (text != NULL));
@@ -183,7 +184,7 @@ static ms_status write_hw(void) {
 
 TEST(hardware_records) {
     ms_hw hw = {.struct_bytes = sizeof hw};
-    CHECK_STATUS(ms_hw_detect(NULL, &hw), MS_OK);
+    CHECK_STATUS(ms_hw_detect(NULL, NULL, &hw), MS_OK);
     CHECK_STATUS(ms_hw_to_json(&hw, &shared_text), MS_OK);
     check_every_failure(read_hw);
     check_every_failure(write_hw);
@@ -207,7 +208,7 @@ static char machine[TREE_ROOT_BYTES];
 
 static ms_status detect(void) {
     ms_hw hw = {.struct_bytes = sizeof hw};
-    return ms_hw_detect(machine, &hw);
+    return ms_hw_detect(machine, NULL, &hw);
 }
 
 /* A file that cannot be read counts as no limit, so not every failure is an error here. */
@@ -229,8 +230,71 @@ TEST(hw_detect) {
     tree_remove(machine);
 }
 
+/* Not every failure is an error: what NVRTC says may get lost, and what cannot be kept is not. */
+static void check_most_failures(scenario *run) {
+    for (int mode = 0; mode < 2; mode++) {
+        ms_status status = MS_OK;
+        int64_t k = 0;
+        for (; run_failing(run, k, mode == 1, &status); k++) {
+            CHECK(status == MS_E_NO_MEMORY || (status == MS_OK && k > 0));
+            check_nothing_left();
+        }
+        CHECK_STATUS(status, MS_OK);
+        CHECK(k > 1);
+    }
+}
+
+static ms_status create_gpu(void) {
+    ms_gpu_options options = fake_options("");
+    ms_gpu *gpu = NULL;
+    ms_status status = ms_gpu_create(&options, &gpu);
+    CHECK((status == MS_OK) == (gpu != NULL));
+    ms_gpu_destroy(gpu);
+    return status;
+}
+
+TEST(gpu_create) { check_every_failure(create_gpu); }
+
+static const char *cache = "";
+
+static ms_status use_gpu(void) {
+    ms_gpu_options options = fake_options(cache);
+    ms_hw hw = {.struct_bytes = sizeof hw};
+    ms_gpu_link link = {.struct_bytes = sizeof link};
+    ms_gpu *gpu = NULL;
+    uint64_t sum = 0;
+    ms_status status = ms_gpu_create(&options, &gpu);
+    if (status != MS_OK) return status;
+    unsigned char *data = fake_alloc(0, 1000);
+    fill_random(data, 1000, 1);
+    status = ms_hw_detect(machine, gpu, &hw);
+    if (status == MS_OK) status = ms_gpu_checksum(gpu, 0, (uint64_t)(uintptr_t)data, 1000, 0, &sum);
+    if (status == MS_OK) CHECK(sum == ms_checksum(data, 1000) && hw.n_gpus == 1);
+    if (status == MS_OK) status = ms_gpu_measure_link(gpu, 0, 4096, &link);
+    fake_free(data);
+    ms_gpu_destroy(gpu);
+    return status;
+}
+
+TEST(gpu_use) {
+    char folder[TREE_ROOT_BYTES];
+    tree_make(machine);
+    tree_write_text(machine, "/proc/meminfo", "MemTotal: 1000 kB\nMemAvailable: 500 kB\n");
+    check_most_failures(use_gpu);
+    tree_make(folder);
+    cache = folder;
+    check_most_failures(use_gpu); /* also with programs that come from the cache */
+    tree_remove(folder);
+    cache = "";
+    fake_settings_now()->compile_log = "error";
+    check_most_failures(use_gpu);
+    fake_settings_now()->capability[0] = 60; /* nothing but the host is left */
+    check_most_failures(use_gpu);
+    tree_remove(machine);
+}
+
 SUITE(oom, CASE(json_read), CASE(plan_create), CASE(plans_as_files), CASE(hardware_records), CASE(units_find),
-      CASE(hw_detect));
+      CASE(hw_detect), CASE(gpu_create), CASE(gpu_use));
 
 int main(int argc, char **argv) {
     static const test_suite *const suites[] = {&oom_suite};

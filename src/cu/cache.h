@@ -1,0 +1,35 @@
+/* cache.h - compiled programs on disk.
+ *
+ * One file a program, named by a key of all that its code depends on, put in place whole by a rename. Nothing that goes
+ * wrong with it is an error: what cannot be read is compiled, what cannot be written is not kept, and the reason is
+ * remembered for ms_gpu_get_part.
+ */
+#ifndef MS_CU_CACHE_H
+#define MS_CU_CACHE_H
+
+#include "program.h"
+
+typedef struct ms__cache_key {
+    uint64_t words[2];
+} ms__cache_key;
+
+/* Of the program's text, the compiler's option and version, and the device's capability. */
+ms__cache_key ms__cache_key_of(const ms__program *program, const char *option, int64_t nvrtc_version,
+                               int64_t capability);
+
+/* Find the folder: `path`, or where it is NULL what the environment says; "" for none. */
+void ms__cache_init(ms_gpu *gpu, const char *path);
+
+/* The code that was kept under this key; false where there is none, or none that is intact. */
+bool ms__cache_get(ms_gpu *gpu, const char *name, ms__cache_key key, ms__image *out);
+
+/* Keep it, if possible. */
+void ms__cache_put(ms_gpu *gpu, const char *name, ms__cache_key key, const ms__image *image);
+
+/* Does it work? Any thread. */
+void ms__cache_describe(ms_gpu *gpu, ms__part *out);
+
+/* The code inside a file's bytes, borrowed from them; false unless the file is whole, intact and of this key. */
+bool ms__cache_parse(const void *bytes, size_t n_bytes, ms__cache_key key, const void **out_code, size_t *out_n_bytes);
+
+#endif

@@ -1,0 +1,59 @@
+/* gpu.h - what stands behind ms_gpu: the three libraries, the devices with their contexts, the programs loaded on them.
+ *
+ * The tables and parts are written by ms_gpu_create and never again. What is made later, on first use, is a device's
+ * context, its list of programs and the state of the cache; each is published by one atomic write of something
+ * finished, so there is no lock, no driver call under one, and nothing that a fork could leave locked. Two threads that
+ * make the same thing at once both succeed: the second gives its own back.
+ */
+#ifndef MS_CU_GPU_H
+#define MS_CU_GPU_H
+
+#include <stdatomic.h>
+
+#include "../prim/prim.h"
+#include "driver.h"
+
+typedef struct ms__loaded ms__loaded; /* program.h */
+
+typedef struct ms__device {
+    int handle;                      /* the driver's */
+    _Atomic(ms__cu_context) context; /* NULL until it is needed; retained once */
+    _Atomic(ms__loaded *) loaded;    /* newest first; entries never change */
+    _Atomic(ms__cu_address) spare;   /* MS__SPARE_BYTES on the device that nobody uses just now; 0: none */
+} ms__device;
+
+struct ms_gpu {
+    int64_t pid; /* of the process that made it */
+    ms__cuda cuda;
+    ms__nvml nvml;
+    ms__nvrtc nvrtc;
+    ms__part driver_part, nvml_part, nvrtc_part;
+    int64_t n_devices;
+    ms__device *devices;
+    char cache_path[MS__PRIM_PATH_BYTES]; /* "": nothing is kept on disk */
+    char cache_reason[128];               /* why there is no path */
+    atomic_int cache_state;               /* cache.c: says when cache_part may be read */
+    ms__part cache_part;
+    atomic_flag said_fallback; /* that kernels are replaced by the host */
+};
+
+/* Can this process use `device`? Errors: MS_E_INVALID, MS_E_UNAVAILABLE (no driver, a forked child). */
+ms_status ms__gpu_check(const ms_gpu *gpu, int64_t device);
+
+/* Make the device's primary context the calling thread's current one, until ms__gpu_leave puts back what was there.
+ * Errors: those of ms__gpu_check, MS_E_CUDA. */
+ms_status ms__gpu_enter(ms_gpu *gpu, int64_t device);
+
+/* The end of what ms__gpu_enter began. Returns `status`, or MS_E_CUDA where that was MS_OK and leaving failed. */
+ms_status ms__gpu_leave(ms_gpu *gpu, ms_status status);
+
+/* A little device memory for a kernel's result. One that was given back is taken again: freeing would wait for the
+ * whole device. The context must be current. `is_idle`: nothing queued can touch it any more. Errors: MS_E_CUDA. */
+#define MS__SPARE_BYTES 256
+ms_status ms__gpu_take_spare(ms_gpu *gpu, int64_t device, ms__cu_address *out);
+void ms__gpu_give_spare(ms_gpu *gpu, int64_t device, ms__cu_address spare, bool is_idle);
+
+/* 10 * major + minor. Errors: MS_E_CUDA. */
+ms_status ms__gpu_capability(const ms_gpu *gpu, int64_t device, int64_t *out);
+
+#endif

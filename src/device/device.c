@@ -1,0 +1,60 @@
+/* device.c - launches of the table's kernels, and what works of a ms_gpu. */
+#include "device.h"
+
+#include <string.h>
+
+#include "../cu/cache.h"
+
+ms_status ms__kernel_launch(ms_gpu *gpu, int64_t device, int kernel, const ms__launch *launch) {
+    const ms__kernel *k = &ms__kernels[kernel];
+    if (launch->args_bytes != k->args_bytes)
+        return ms__fail(MS_E_INVALID, "%s takes arguments of %zu bytes, not %zu", k->name, k->args_bytes,
+                        launch->args_bytes);
+    const ms__program program = {
+        .name = k->name, .entry = k->entry, .source = k->source, .ptx = k->ptx[0] == '\0' ? NULL : k->ptx};
+    return ms__program_launch(gpu, device, &program, launch);
+}
+
+static void describe_ptx(ms__part *out) {
+    int n = 0;
+    for (int i = 0; i < MS__N_KERNELS; i++) n += ms__kernels[i].ptx[0] != '\0';
+    if (n == MS__N_KERNELS)
+        ms__part_works(out, 0, "of all kernels");
+    else
+        ms__part_fails(out, "the library was built without nvcc");
+}
+
+const char *ms_gpu_part_name(int32_t part) {
+    static const char *const names[] = {"driver", "nvml", "nvrtc", "ptx", "cache"};
+    return part >= 0 && part < (int32_t)(sizeof names / sizeof *names) ? names[part] : "?";
+}
+
+ms_status ms_gpu_get_part(ms_gpu *gpu, int32_t part, ms_gpu_part_state *out) {
+    if (gpu == NULL || out == NULL) return ms__fail(MS_E_INVALID, "ms_gpu_get_part: an argument is NULL");
+    ms_status status = ms__check_struct(out->struct_bytes, sizeof *out, "ms_gpu_part_state");
+    if (status != MS_OK) return status;
+    ms__part state = {0};
+    switch (part) {
+    case MS_GPU_DRIVER:
+        state = gpu->driver_part;
+        break;
+    case MS_GPU_NVML:
+        state = gpu->nvml_part;
+        break;
+    case MS_GPU_NVRTC:
+        state = gpu->nvrtc_part;
+        break;
+    case MS_GPU_PTX:
+        describe_ptx(&state);
+        break;
+    case MS_GPU_CACHE:
+        ms__cache_describe(gpu, &state);
+        break;
+    default:
+        return ms__fail(MS_E_INVALID, "no part %d of a GPU's software", (int)part);
+    }
+    ms_gpu_part_state found = {.struct_bytes = sizeof found, .works = state.works, .version = state.version};
+    memcpy(found.text, state.text, sizeof found.text);
+    *out = found;
+    return MS_OK;
+}
