@@ -185,7 +185,8 @@ static ms_status read_meminfo(const char *root, int64_t *total, int64_t *availab
     return MS_OK;
 }
 
-ms_status ms_hw_detect(const char *root, ms_hw *out) {
+ms_status ms_hw_detect(const char *root, ms_gpu *gpu, ms_hw *out) {
+    (void)gpu;
     if (out == NULL) return ms__fail(MS_E_INVALID, "ms_hw_detect: out is NULL");
     ms_status status = ms__check_struct(out->struct_bytes, sizeof *out, "ms_hw");
     if (status != MS_OK) return status;

@@ -71,7 +71,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes) {
         (void)atexit(remove_root);
     }
     write_files(data, n_bytes);
-    ms_status status = ms_hw_detect(root, &hw);
+    ms_status status = ms_hw_detect(root, NULL, &hw);
     if (status != MS_OK) {
         REQUIRE(status == MS_E_IO || status == MS_E_LIMIT);
         return 0;

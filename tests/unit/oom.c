@@ -183,7 +183,7 @@ static ms_status write_hw(void) {
 
 TEST(hardware_records) {
     ms_hw hw = {.struct_bytes = sizeof hw};
-    CHECK_STATUS(ms_hw_detect(NULL, &hw), MS_OK);
+    CHECK_STATUS(ms_hw_detect(NULL, NULL, &hw), MS_OK);
     CHECK_STATUS(ms_hw_to_json(&hw, &shared_text), MS_OK);
     check_every_failure(read_hw);
     check_every_failure(write_hw);
@@ -207,7 +207,7 @@ static char machine[TREE_ROOT_BYTES];
 
 static ms_status detect(void) {
     ms_hw hw = {.struct_bytes = sizeof hw};
-    return ms_hw_detect(machine, &hw);
+    return ms_hw_detect(machine, NULL, &hw);
 }
 
 /* A file that cannot be read counts as no limit, so not every failure is an error here. */

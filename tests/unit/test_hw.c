@@ -28,7 +28,7 @@ static ms_status detect(const tree_file *files, size_t n_files, ms_hw *out) {
     tree_write_text(root, "/proc/meminfo", meminfo);
     for (size_t i = 0; i < n_files; i++) tree_write_text(root, files[i].path, files[i].text);
     *out = (ms_hw){.struct_bytes = sizeof *out};
-    ms_status status = ms_hw_detect(root, out);
+    ms_status status = ms_hw_detect(root, NULL, out);
     tree_remove(root);
     return status;
 }
@@ -37,7 +37,7 @@ static ms_status detect(const tree_file *files, size_t n_files, ms_hw *out) {
 
 static int64_t at_most_online(int64_t n) {
     ms_hw real = {.struct_bytes = sizeof real};
-    CHECK_STATUS(ms_hw_detect(NULL, &real), MS_OK);
+    CHECK_STATUS(ms_hw_detect(NULL, NULL, &real), MS_OK);
     return n < real.n_cores_online ? n : real.n_cores_online;
 }
 
@@ -261,10 +261,10 @@ TEST(no_memory_information_is_an_error) {
     char root[TREE_ROOT_BYTES];
     ms_hw hw = {.struct_bytes = sizeof hw};
     tree_make(root);
-    CHECK_STATUS(ms_hw_detect(root, &hw), MS_E_IO);
+    CHECK_STATUS(ms_hw_detect(root, NULL, &hw), MS_E_IO);
     CHECK(strstr(ms_error_message(), "meminfo") != NULL);
     tree_remove(root);
-    CHECK_STATUS(ms_hw_detect("/no/such/folder", &hw), MS_E_IO);
+    CHECK_STATUS(ms_hw_detect("/no/such/folder", NULL, &hw), MS_E_IO);
 }
 
 TEST(garbage_in_group_files_is_no_limit) {
@@ -340,7 +340,7 @@ TEST(numa_nodes_are_counted) {
 
 TEST(the_real_machine_is_sane) {
     ms_hw hw = {.struct_bytes = sizeof hw}, same = {.struct_bytes = sizeof same};
-    CHECK_STATUS(ms_hw_detect(NULL, &hw), MS_OK);
+    CHECK_STATUS(ms_hw_detect(NULL, NULL, &hw), MS_OK);
     CHECK(hw.memory_total_bytes >= (int64_t)16 << 20);
     CHECK(hw.memory_limit_bytes > 0 && hw.memory_limit_bytes <= hw.memory_total_bytes);
     CHECK(hw.memory_available_bytes >= 0 && hw.memory_available_bytes <= hw.memory_limit_bytes);
@@ -348,17 +348,17 @@ TEST(the_real_machine_is_sane) {
     CHECK(hw.n_cores >= 1 && hw.n_cores <= hw.n_cores_online);
     CHECK(hw.n_numa_nodes >= 1);
     CHECK(hw.cgroup_version >= 0 && hw.cgroup_version <= 2);
-    CHECK_STATUS(ms_hw_detect("", &same), MS_OK);
+    CHECK_STATUS(ms_hw_detect("", NULL, &same), MS_OK);
     CHECK_EQ_INT(same.memory_total_bytes, hw.memory_total_bytes);
     CHECK_EQ_INT(same.n_cores, hw.n_cores);
 }
 
 TEST(arguments_are_checked) {
     ms_hw hw = {.struct_bytes = sizeof hw - 1};
-    CHECK_STATUS(ms_hw_detect(NULL, NULL), MS_E_INVALID);
-    CHECK_STATUS(ms_hw_detect(NULL, &hw), MS_E_INVALID);
+    CHECK_STATUS(ms_hw_detect(NULL, NULL, NULL), MS_E_INVALID);
+    CHECK_STATUS(ms_hw_detect(NULL, NULL, &hw), MS_E_INVALID);
     hw.struct_bytes = 0;
-    CHECK_STATUS(ms_hw_detect(NULL, &hw), MS_E_INVALID);
+    CHECK_STATUS(ms_hw_detect(NULL, NULL, &hw), MS_E_INVALID);
     CHECK_EQ_INT(hw.memory_total_bytes, 0);
 }
 

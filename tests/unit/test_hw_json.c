@@ -51,7 +51,7 @@ TEST(there_and_back) {
 TEST(the_real_machine_comes_back) {
     ms_hw hw = {.struct_bytes = sizeof hw}, back;
     char *text = NULL;
-    CHECK_STATUS(ms_hw_detect(NULL, &hw), MS_OK);
+    CHECK_STATUS(ms_hw_detect(NULL, NULL, &hw), MS_OK);
     CHECK_STATUS(ms_hw_to_json(&hw, &text), MS_OK);
     CHECK_STATUS(from_text(text, &back), MS_OK);
     CHECK(memcmp(&back, &hw, sizeof back) == 0);

@@ -25,7 +25,7 @@ PyObject *core_hw_detect(PyObject *module, PyObject *root) {
     char *text = NULL;
     ms_status status;
     Py_BEGIN_ALLOW_THREADS
-    status = ms_hw_detect(path, &hw);
+    status = ms_hw_detect(path, NULL, &hw);
     if (status == MS_OK) status = ms_hw_to_json(&hw, &text);
     Py_END_ALLOW_THREADS
     return status == MS_OK ? text_to_str(text) : core_raise(core_get_state(module), status);
