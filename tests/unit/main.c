@@ -7,7 +7,9 @@
 #define TIMEOUT_S 60 /* for the slowest sanitizer on a busy machine */
 
 #define SUITE_LIST(X)                                                                                                  \
-    X(status) X(log) X(arena) X(vec) X(hash) X(json_read) X(json_write) X(hw) X(hw_json) X(units) X(plan) X(plan_json)
+    X(status)                                                                                                          \
+    X(log) X(arena) X(vec) X(hash) X(json_read) X(json_write) X(hw) X(hw_json) X(units) X(profile) X(plan)             \
+        X(plan_json)
 
 #define DECLARE_SUITE(subject) extern const test_suite subject##_suite;
 SUITE_LIST(DECLARE_SUITE)
