@@ -8,8 +8,7 @@
 
 #define SUITE_LIST(X)                                                                                                  \
     X(status)                                                                                                          \
-    X(log) X(arena) X(vec) X(hash) X(json_read) X(json_write) X(hw) X(hw_json) X(units) X(profile) X(plan)             \
-        X(plan_json)
+    X(log) X(arena) X(vec) X(hash) X(json_read) X(json_write) X(hw) X(hw_json) X(units) X(profile) X(plan) X(plan_json)
 
 #define DECLARE_SUITE(subject) extern const test_suite subject##_suite;
 SUITE_LIST(DECLARE_SUITE)
