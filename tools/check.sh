@@ -23,7 +23,7 @@ format_c() { git ls-files '*.c' '*.h' '*.cu' | xargs clang-format --dry-run -Wer
 
 tidy() {
     python tools/compile_commands.py build/tidy || return 1
-    git ls-files 'src/*.c' 'python/*.c' | xargs -P 2 -n 4 clang-tidy --quiet -p build/tidy
+    git ls-files 'src/*.c' 'python/*.c' 'examples/*.c' | xargs -P 2 -n 4 clang-tidy --quiet -p build/tidy
 }
 
 header_alone() {
@@ -36,9 +36,15 @@ build_clang() {
     CC=clang cmake -S . -B build/clang -G Ninja -DPython3_EXECUTABLE="$(command -v python)" >/dev/null && cmake --build build/clang
 }
 
-exports() {
+build_plain() {
     cmake -S . -B build/plain -G Ninja -DPython3_EXECUTABLE="$(command -v python)" -DMEMSCALE_TESTS=OFF >/dev/null &&
-        cmake --build build/plain && python tools/check_exports.py build/plain
+        cmake --build build/plain
+}
+
+exports() { build_plain && python tools/check_exports.py build/plain; }
+
+stable_abi() {
+    build_plain && abi3audit --strict --assume-minimum-abi3 3.10 build/plain/python/memscale/_core.abi3.so
 }
 
 mkdir -p build
@@ -46,6 +52,7 @@ step "include law" python python tools/check_includes.py
 step "size and silence of the core" python python tools/check_source.py
 step "public header as C and C++" c++ header_alone
 step "exported symbols and libraries" nm exports
+step "stable ABI of Python 3.10" abi3audit stable_abi
 step "build with clang, warnings as errors" clang build_clang
 step "clang-format" clang-format format_c
 step "clang-tidy" clang-tidy tidy

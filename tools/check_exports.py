@@ -1,7 +1,8 @@
 """Exported symbols and needed libraries of the built binaries: check_exports.py BUILD_FOLDER
 
-libmemscale exports exactly what memscale.h declares; the extension exports its init function alone and uses nothing
-outside of Python's stable ABI; neither links against torch or CUDA.
+libmemscale exports exactly what memscale.h declares and src/memscale.map lists, under the version of that list; the
+extension exports its init function alone and takes nothing from Python but what tools/stable_abi_3_10.txt names;
+neither links against torch or CUDA.
 """
 
 import re
@@ -10,12 +11,15 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+HEADER, MAP, STABLE = "include/memscale/memscale.h", "src/memscale.map", "tools/stable_abi_3_10.txt"
 ALLOWED_LIBRARIES = re.compile(r"^(libc|libm|libpthread|libdl|ld-linux.*|libgcc_s)\.so")
 
 
 def symbols(path: Path, *options: str) -> set[str]:
-    output = subprocess.run(["nm", "-D", *options, str(path)], check=True, capture_output=True, text=True).stdout
-    return {line.split()[-1].split("@")[0] for line in output.splitlines()}
+    """Dynamic symbols, with their versions where they have one ("name@@VERSION"); the versions themselves left out."""
+    command = ["nm", "-D", "--with-symbol-versions", *options, str(path)]
+    lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    return {line.split()[-1] for line in lines if line.split()[-2] != "A"}
 
 
 def needed(path: Path) -> list[str]:
@@ -23,21 +27,46 @@ def needed(path: Path) -> list[str]:
     return re.findall(r"NEEDED.*\[(.*)\]", output)
 
 
-def main(build: Path) -> int:
+def listed_symbols() -> set[str]:
+    """What the version script lists, as the library should export it: "name@@VERSION"."""
+    text = re.sub(r"/\*.*?\*/", "", (ROOT / MAP).read_text(), flags=re.DOTALL)
+    nodes = re.findall(r"(\w[\w.]*)\s*\{\s*global:(.*?)(?:local:.*?)?\}", text, re.DOTALL)
+    return {f"{name}@@{version}" for version, names in nodes for name in re.findall(r"(\w+);", names)}
+
+
+def stable_symbols() -> set[str]:
+    """Names of the stable ABI that may be used; a name that is newer than Python 3.10 does not count."""
+    rows = [line.split() for line in (ROOT / STABLE).read_text().splitlines() if not line.startswith("#")]
+    return {name for name, added in rows if tuple(map(int, added.split("."))) <= (3, 10)}
+
+
+def check_library(path: Path) -> list[str]:
+    declared = set(re.findall(r"^MS_API .*?(\w+)\(", (ROOT / HEADER).read_text(), re.MULTILINE))
+    listed = listed_symbols()
+    exported = symbols(path, "--defined-only")
     problems = []
-    declared = set(re.findall(r"^MS_API .*?(\w+)\(", (ROOT / "include/memscale/memscale.h").read_text(), re.MULTILINE))
-    listed = set((ROOT / "tools/exports.txt").read_text().split())
-    library, extension = build / "libmemscale.so", build / "python/memscale/_core.abi3.so"
-    exported = symbols(library, "--defined-only")
-    if declared != listed:
-        problems.append(f"memscale.h and tools/exports.txt differ: {sorted(declared ^ listed)}")
-    if exported != listed:
-        problems.append(f"libmemscale.so and tools/exports.txt differ: {sorted(exported ^ listed)}")
-    if (own := symbols(extension, "--defined-only")) != {"PyInit__core"}:
+    if difference := declared ^ {name.split("@")[0] for name in listed}:
+        problems.append(f"{HEADER} and {MAP} differ: {sorted(difference)}")
+    if difference := listed - exported:
+        problems.append(f"{MAP} lists what {path.name} does not export: {sorted(difference)}")
+    if difference := exported - listed:
+        problems.append(f"{path.name} exports what {MAP} does not list: {sorted(difference)}")
+    return problems
+
+
+def check_extension(path: Path) -> list[str]:
+    problems = []
+    if (own := symbols(path, "--defined-only")) != {"PyInit__core"}:
         problems.append(f"the extension exports {sorted(own)}")
-    private = [name for name in symbols(extension, "--undefined-only") if name.startswith("_Py") and name not in STABLE]
-    if private:
-        problems.append(f"the extension uses private symbols of Python: {private}")
+    used = {name for name in symbols(path, "--undefined-only") if name.startswith(("Py", "_Py"))}
+    if unknown := used - stable_symbols():
+        problems.append(f"the extension uses what is not in {STABLE} (see there): {sorted(unknown)}")
+    return problems
+
+
+def main(build: Path) -> int:
+    library, extension = build / "libmemscale.so", build / "python/memscale/_core.abi3.so"
+    problems = check_library(library) + check_extension(extension)
     for path in (library, extension):
         wrong = [name for name in needed(path) if not ALLOWED_LIBRARIES.match(name)]
         if wrong:
@@ -45,20 +74,6 @@ def main(build: Path) -> int:
     print("\n".join(problems))
     return 1 if problems else 0
 
-
-# Underscored, and part of the stable ABI all the same (PY_SSIZE_T_CLEAN names the _SizeT ones).
-STABLE = {
-    "_PyArg_ParseTupleAndKeywords_SizeT",
-    "_PyArg_ParseTuple_SizeT",
-    "_PyObject_CallFunction_SizeT",
-    "_PyObject_CallMethod_SizeT",
-    "_Py_BuildValue_SizeT",
-    "_Py_Dealloc",
-    "_Py_EllipsisObject",
-    "_Py_FalseStruct",
-    "_Py_NoneStruct",
-    "_Py_TrueStruct",
-}
 
 if __name__ == "__main__":
     sys.exit(main(Path(sys.argv[1])))

@@ -50,6 +50,7 @@ const ms__json *ms__json_get(const ms__json *object, const char *key);
 
 /* Typed members of an object that must be there; the error names the key. */
 ms_status ms__json_get_int(const ms__json *object, const char *key, int64_t min, int64_t *out);
+ms_status ms__json_get_bool(const ms__json *object, const char *key, bool *out);
 ms_status ms__json_get_string(const ms__json *object, const char *key, const char **out);
 ms_status ms__json_get_array(const ms__json *object, const char *key, const ms__json **out);
 

@@ -365,6 +365,13 @@ ms_status ms__json_get_int(const ms__json *object, const char *key, int64_t min,
     return MS_OK;
 }
 
+ms_status ms__json_get_bool(const ms__json *object, const char *key, bool *out) {
+    const ms__json *value = ms__json_get(object, key);
+    if (value == NULL || value->type != MS__JSON_BOOL) return ms__fail(MS_E_PARSE, "\"%s\" must be true or false", key);
+    *out = value->boolean;
+    return MS_OK;
+}
+
 ms_status ms__json_get_string(const ms__json *object, const char *key, const char **out) {
     const ms__json *value = ms__json_get(object, key);
     if (value == NULL || value->type != MS__JSON_STRING || strlen(value->string) != value->n)

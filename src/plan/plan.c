@@ -11,60 +11,22 @@
 
 #include "../common/hash.h"
 
-/* Arithmetic that takes as long as moving one byte: a unit's cost is its bytes plus its multiplications over this. */
-#define FLOPS_PER_BYTE 64
 #define SKIP_PRESSURE 4 /* the smart skip: a peak under 1/4 of the budget */
-#define MAX_SUM (INT64_MAX / 8)
-
-static bool in_range(int64_t value) { return value >= 0 && value <= MAX_SUM; }
-
-static ms_status check_unit(const ms_unit *unit, int64_t index, int64_t *sum) {
-    if (unit->name == NULL || unit->name[0] == '\0')
-        return ms__fail(MS_E_INVALID, "unit %lld has no name", (long long)index);
-    if (!in_range(unit->param_bytes) || !in_range(unit->saved_bytes) || !in_range(unit->boundary_bytes) ||
-        !in_range(unit->n_rows))
-        return ms__fail(MS_E_LIMIT, "unit \"%.64s\": a size is out of range", unit->name);
-    int64_t parts[] = {unit->param_bytes, unit->saved_bytes, unit->boundary_bytes, ms__unit_cost(unit)};
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        if (parts[i] > MAX_SUM - *sum)
-            return ms__fail(MS_E_LIMIT, "unit \"%.64s\": sizes too large in sum", unit->name);
-        *sum += parts[i];
-    }
-    return MS_OK;
-}
 
 ms_status ms__plan_new(const ms_unit *units, int64_t n_units, ms_plan **out) {
-    int64_t sum = 0;
-    for (int64_t i = 0; i < n_units; i++) {
-        ms_status status = check_unit(&units[i], i, &sum);
-        if (status != MS_OK) return status;
-    }
     ms_plan *plan = calloc(1, sizeof *plan);
     if (plan == NULL) return ms__fail_memory(sizeof *plan);
-    plan->n_choices = n_units;
-    plan->choices = ms__arena_array(&plan->arena, (size_t)n_units, sizeof *plan->choices);
-    for (int64_t i = 0; plan->choices != NULL && i < n_units; i++) {
-        char *name = ms__arena_string(&plan->arena, units[i].name, strlen(units[i].name));
-        if (name == NULL)
-            plan->choices = NULL;
-        else {
-            plan->choices[i].unit = units[i];
-            plan->choices[i].unit.name = name;
-        }
-    }
+    ms_unit *copies = NULL;
+    ms_status status = ms__units_copy(&plan->arena, units, n_units, &copies);
+    if (status == MS_OK) plan->choices = ms__arena_array(&plan->arena, (size_t)n_units, sizeof *plan->choices);
     if (plan->choices == NULL) {
         ms_plan_destroy(plan);
-        return MS_E_NO_MEMORY;
+        return status == MS_OK ? MS_E_NO_MEMORY : status;
     }
+    plan->n_choices = n_units;
+    for (int64_t i = 0; i < n_units; i++) plan->choices[i].unit = copies[i];
     *out = plan;
     return MS_OK;
-}
-
-int64_t ms__unit_cost(const ms_unit *unit) {
-    /* Two operations for each parameter of four bytes and row; saturating, the caller bounds the sum. */
-    int64_t weights = unit->param_bytes / 2 / FLOPS_PER_BYTE + 1;
-    if (unit->n_rows > 0 && weights > MAX_SUM / unit->n_rows) return MAX_SUM;
-    return unit->saved_bytes + weights * unit->n_rows;
 }
 
 int ms__unit_can_recompute(const ms_unit *unit) {
@@ -98,7 +60,8 @@ static ms_status check_request(const ms_plan_request *request) {
     if (status != MS_OK) return status;
     if (request->n_units < 0 || (request->units == NULL && request->n_units > 0))
         return ms__fail(MS_E_INVALID, "ms_plan_create: no units");
-    if (!in_range(request->state_bytes) || !in_range(request->rest_bytes) || !in_range(request->budget_bytes))
+    if (!ms__size_in_range(request->state_bytes) || !ms__size_in_range(request->rest_bytes) ||
+        !ms__size_in_range(request->budget_bytes))
         return ms__fail(MS_E_LIMIT, "ms_plan_create: a size is out of range");
     if (request->budget_bytes == 0) return ms__fail(MS_E_INVALID, "ms_plan_create: the budget must be above 0");
     if (request->slowdown_ppm > 1000000000) return ms__fail(MS_E_INVALID, "ms_plan_create: slowdown out of range");

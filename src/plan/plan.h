@@ -4,6 +4,7 @@
 
 #include "../common/arena.h"
 #include "../common/status.h"
+#include "../profile/profile.h"
 
 typedef struct ms__choice {
     ms_unit unit; /* the name belongs to the plan's arena */
@@ -23,9 +24,6 @@ struct ms_plan {
 
 /* An empty plan with copies of the units, all kept. Errors: MS_E_INVALID, MS_E_LIMIT, MS_E_NO_MEMORY. */
 ms_status ms__plan_new(const ms_unit *units, int64_t n_units, ms_plan **out);
-
-/* Modelled forward time of a unit, in bytes moved: what it writes, and its arithmetic at a fixed rate. */
-int64_t ms__unit_cost(const ms_unit *unit);
 
 /* Does recomputing this unit save anything at all, and may it be done? */
 int ms__unit_can_recompute(const ms_unit *unit);

@@ -9,19 +9,9 @@
 #define VERSION 1
 
 static void put_choice(ms__json_writer *w, const ms__choice *choice) {
-    const ms_unit *unit = &choice->unit;
-    ms__json_begin_object(w, NULL);
-    ms__json_put_string(w, "name", unit->name, strlen(unit->name));
-    const char *action = ms_action_name(choice->action), *reason = ms_reason_name(choice->reason);
-    ms__json_put_string(w, "action", action, strlen(action));
-    ms__json_put_string(w, "reason", reason, strlen(reason));
-    ms__json_put_int(w, "param_bytes", unit->param_bytes);
-    ms__json_put_int(w, "saved_bytes", unit->saved_bytes);
-    ms__json_put_int(w, "boundary_bytes", unit->boundary_bytes);
-    ms__json_put_int(w, "n_rows", unit->n_rows);
-    ms__json_put_bool(w, "eligible", (unit->flags & MS_UNIT_ELIGIBLE) != 0);
-    ms__json_put_bool(w, "run", (unit->flags & MS_UNIT_RUN) != 0);
-    ms__json_end_object(w);
+    const ms__unit_note notes[] = {{"action", ms_action_name(choice->action)},
+                                   {"reason", ms_reason_name(choice->reason)}};
+    ms__unit_write(w, &choice->unit, notes, 2);
 }
 
 ms_status ms_plan_to_json(const ms_plan *plan, char **out_text) {
@@ -40,42 +30,21 @@ ms_status ms_plan_to_json(const ms_plan *plan, char **out_text) {
     return ms__json_finish(&w, out_text);
 }
 
-static ms_status get_bool(const ms__json *object, const char *key, bool *out) {
-    const ms__json *value = ms__json_get(object, key);
-    if (value == NULL || value->type != MS__JSON_BOOL) return ms__fail(MS_E_PARSE, "\"%s\" must be true or false", key);
-    *out = value->boolean;
-    return MS_OK;
-}
-
-/* The index of a name in the names that `name_of` gives for 0, 1, ... until "?". */
-static ms_status get_name(const ms__json *object, const char *key, const char *(*name_of)(int32_t), int32_t *out) {
-    const char *text;
-    ms_status status = ms__json_get_string(object, key, &text);
-    if (status != MS_OK) return status;
+/* The index of a note's text in the names that `name_of` gives for 0, 1, ... until "?". */
+static ms_status find_name(const ms__unit_note *note, const char *(*name_of)(int32_t), int32_t *out) {
     for (int32_t i = 0; strcmp(name_of(i), "?") != 0; i++) {
-        if (strcmp(name_of(i), text) != 0) continue;
+        if (strcmp(name_of(i), note->text) != 0) continue;
         *out = i;
         return MS_OK;
     }
-    return ms__fail(MS_E_PARSE, "unknown %s \"%.32s\"", key, text);
+    return ms__fail(MS_E_PARSE, "unknown %s \"%.32s\"", note->key, note->text);
 }
 
 static ms_status read_choice(const ms__json *object, ms__choice *out) {
-    static const char *const allowed[] = {"name",           "action", "reason",   "param_bytes", "saved_bytes",
-                                          "boundary_bytes", "n_rows", "eligible", "run",         NULL};
-    bool eligible = false, run = false;
-    ms_unit *unit = &out->unit;
-    ms_status status = ms__json_check_keys(object, allowed);
-    if (status == MS_OK) status = ms__json_get_string(object, "name", &unit->name);
-    if (status == MS_OK) status = get_name(object, "action", ms_action_name, &out->action);
-    if (status == MS_OK) status = get_name(object, "reason", ms_reason_name, &out->reason);
-    if (status == MS_OK) status = ms__json_get_int(object, "param_bytes", 0, &unit->param_bytes);
-    if (status == MS_OK) status = ms__json_get_int(object, "saved_bytes", 0, &unit->saved_bytes);
-    if (status == MS_OK) status = ms__json_get_int(object, "boundary_bytes", 0, &unit->boundary_bytes);
-    if (status == MS_OK) status = ms__json_get_int(object, "n_rows", 0, &unit->n_rows);
-    if (status == MS_OK) status = get_bool(object, "eligible", &eligible);
-    if (status == MS_OK) status = get_bool(object, "run", &run);
-    unit->flags = (eligible ? (uint32_t)MS_UNIT_ELIGIBLE : 0) | (run ? (uint32_t)MS_UNIT_RUN : 0);
+    ms__unit_note notes[] = {{"action", ""}, {"reason", ""}};
+    ms_status status = ms__unit_read(object, notes, 2, &out->unit);
+    if (status == MS_OK) status = find_name(&notes[0], ms_action_name, &out->action);
+    if (status == MS_OK) status = find_name(&notes[1], ms_reason_name, &out->reason);
     return status;
 }
 
@@ -97,10 +66,10 @@ static ms_status read_header(const ms__json *object, header *out) {
     if (status == MS_OK) status = ms__json_get_int(object, "state_bytes", 0, &out->state_bytes);
     if (status == MS_OK) status = ms__json_get_int(object, "rest_bytes", 0, &out->rest_bytes);
     if (status == MS_OK) status = ms__json_get_int(object, "budget_bytes", 1, &out->budget_bytes);
-    if (status == MS_OK) status = get_bool(object, "skipped", &out->skipped);
+    if (status == MS_OK) status = ms__json_get_bool(object, "skipped", &out->skipped);
     if (status == MS_OK) status = ms__json_get_array(object, "units", &out->units);
-    int64_t limit = INT64_MAX / 8;
-    if (status == MS_OK && (out->state_bytes > limit || out->rest_bytes > limit || out->budget_bytes > limit))
+    if (status == MS_OK && (!ms__size_in_range(out->state_bytes) || !ms__size_in_range(out->rest_bytes) ||
+                            !ms__size_in_range(out->budget_bytes)))
         status = ms__fail(MS_E_LIMIT, "a size of the plan is out of range");
     return status;
 }

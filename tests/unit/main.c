@@ -23,6 +23,7 @@
     X(hw_gpus)                                                                                                         \
     X(hw_json)                                                                                                         \
     X(units)                                                                                                           \
+    X(profile)                                                                                                         \
     X(plan)                                                                                                            \
     X(plan_json)
 

@@ -168,6 +168,49 @@ TEST(plans_as_files) {
     ms_plan_destroy(shared_plan);
 }
 
+static ms_profile *shared_profile;
+
+static ms_profile_view long_profile(void) {
+    ms_plan_request request = long_request();
+    return (ms_profile_view){.struct_bytes = sizeof(ms_profile_view), .units = request.units, .n_units = N_UNITS};
+}
+
+static ms_status create_profile(void) {
+    ms_profile_view view = long_profile();
+    ms_profile *profile = NULL;
+    ms_status status = ms_profile_create(&view, &profile);
+    CHECK((status == MS_OK) == (profile != NULL));
+    ms_profile_destroy(profile);
+    return status;
+}
+
+static ms_status write_profile(void) {
+    char *text = NULL;
+    ms_status status = ms_profile_to_json(shared_profile, &text);
+    CHECK((status == MS_OK) == (text != NULL));
+    ms_free(text);
+    return status;
+}
+
+static ms_status read_profile(void) {
+    ms_profile *profile = NULL;
+    ms_status status = ms_profile_from_json(shared_text, strlen(shared_text), &profile);
+    CHECK((status == MS_OK) == (profile != NULL));
+    ms_profile_destroy(profile);
+    return status;
+}
+
+TEST(profiles) {
+    ms_profile_view view = long_profile();
+    check_every_failure(create_profile);
+    CHECK_STATUS(ms_profile_create(&view, &shared_profile), MS_OK);
+    CHECK_STATUS(ms_profile_to_json(shared_profile, &shared_text), MS_OK);
+    check_every_failure(write_profile);
+    check_every_failure(read_profile);
+    ms_free(shared_text);
+    ms_profile_destroy(shared_profile);
+}
+
 static ms_status read_hw(void) {
     ms_hw hw = {.struct_bytes = sizeof hw};
     return ms_hw_from_json(shared_text, strlen(shared_text), &hw);
@@ -293,8 +336,8 @@ TEST(gpu_use) {
     tree_remove(machine);
 }
 
-SUITE(oom, CASE(json_read), CASE(plan_create), CASE(plans_as_files), CASE(hardware_records), CASE(units_find),
-      CASE(hw_detect), CASE(gpu_create), CASE(gpu_use));
+SUITE(oom, CASE(json_read), CASE(plan_create), CASE(plans_as_files), CASE(profiles), CASE(hardware_records),
+      CASE(units_find), CASE(hw_detect), CASE(gpu_create), CASE(gpu_use));
 
 int main(int argc, char **argv) {
     static const test_suite *const suites[] = {&oom_suite};

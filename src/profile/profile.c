@@ -1,0 +1,101 @@
+/* profile.c - a model's units with their bytes: what a plan is made from.
+ *
+ * Units are checked once, when they are copied; profiles and plans take them through the same door. Always holds: a
+ * profile is never changed after ms_profile_create.
+ */
+#include "profile.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Arithmetic that takes as long as moving one byte: a unit's cost is its bytes plus its multiplications over this. */
+#define FLOPS_PER_BYTE 64
+#define MAX_SUM (INT64_MAX / 8)
+
+bool ms__size_in_range(int64_t value) { return value >= 0 && value <= MAX_SUM; }
+
+int64_t ms__unit_cost(const ms_unit *unit) {
+    /* Two operations for each parameter of four bytes and row; saturating, the caller bounds the sum. */
+    int64_t weights = unit->param_bytes / 2 / FLOPS_PER_BYTE + 1;
+    if (unit->n_rows > 0 && weights > MAX_SUM / unit->n_rows) return MAX_SUM;
+    return unit->saved_bytes + weights * unit->n_rows;
+}
+
+static ms_status check_unit(const ms_unit *unit, int64_t index, int64_t *sum) {
+    if (unit->name == NULL || unit->name[0] == '\0')
+        return ms__fail(MS_E_INVALID, "unit %lld has no name", (long long)index);
+    if (!ms__size_in_range(unit->param_bytes) || !ms__size_in_range(unit->saved_bytes) ||
+        !ms__size_in_range(unit->boundary_bytes) || !ms__size_in_range(unit->n_rows))
+        return ms__fail(MS_E_LIMIT, "unit \"%.64s\": a size is out of range", unit->name);
+    int64_t parts[] = {unit->param_bytes, unit->saved_bytes, unit->boundary_bytes, ms__unit_cost(unit)};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        if (parts[i] > MAX_SUM - *sum)
+            return ms__fail(MS_E_LIMIT, "unit \"%.64s\": sizes too large in sum", unit->name);
+        *sum += parts[i];
+    }
+    return MS_OK;
+}
+
+ms_status ms__units_copy(ms__arena *arena, const ms_unit *units, int64_t n_units, ms_unit **out) {
+    int64_t sum = 0;
+    for (int64_t i = 0; i < n_units; i++) {
+        ms_status status = check_unit(&units[i], i, &sum);
+        if (status != MS_OK) return status;
+    }
+    ms_unit *copies = ms__arena_array(arena, (size_t)n_units, sizeof *copies);
+    if (copies == NULL) return MS_E_NO_MEMORY;
+    for (int64_t i = 0; i < n_units; i++) {
+        copies[i] = units[i];
+        copies[i].name = ms__arena_string(arena, units[i].name, strlen(units[i].name));
+        if (copies[i].name == NULL) return MS_E_NO_MEMORY;
+    }
+    *out = copies;
+    return MS_OK;
+}
+
+static ms_status check_view(const ms_profile_view *view) {
+    if (view == NULL) return ms__fail(MS_E_INVALID, "ms_profile_create: the view is NULL");
+    ms_status status = ms__check_struct(view->struct_bytes, sizeof *view, "ms_profile_view");
+    if (status != MS_OK) return status;
+    if (view->n_units < 0 || (view->units == NULL && view->n_units > 0))
+        return ms__fail(MS_E_INVALID, "ms_profile_create: no units");
+    if (!ms__size_in_range(view->state_bytes) || !ms__size_in_range(view->rest_bytes))
+        return ms__fail(MS_E_LIMIT, "a size of the profile is out of range");
+    return MS_OK;
+}
+
+ms_status ms_profile_create(const ms_profile_view *view, ms_profile **out_profile) {
+    ms_status status = check_view(view);
+    if (status != MS_OK) return status;
+    if (out_profile == NULL) return ms__fail(MS_E_INVALID, "ms_profile_create: out_profile is NULL");
+    ms_profile *profile = calloc(1, sizeof *profile);
+    if (profile == NULL) return ms__fail_memory(sizeof *profile);
+    status = ms__units_copy(&profile->arena, view->units, view->n_units, &profile->units);
+    if (status != MS_OK) {
+        ms_profile_destroy(profile);
+        return status;
+    }
+    profile->n_units = view->n_units;
+    profile->state_bytes = view->state_bytes;
+    profile->rest_bytes = view->rest_bytes;
+    *out_profile = profile;
+    return MS_OK;
+}
+
+void ms_profile_destroy(ms_profile *profile) {
+    if (profile == NULL) return;
+    ms__arena_free(&profile->arena);
+    free(profile);
+}
+
+ms_status ms_profile_get(const ms_profile *profile, ms_profile_view *out) {
+    if (profile == NULL || out == NULL) return ms__fail(MS_E_INVALID, "ms_profile_get: an argument is NULL");
+    ms_status status = ms__check_struct(out->struct_bytes, sizeof *out, "ms_profile_view");
+    if (status != MS_OK) return status;
+    *out = (ms_profile_view){.struct_bytes = sizeof *out,
+                             .units = profile->units,
+                             .n_units = profile->n_units,
+                             .state_bytes = profile->state_bytes,
+                             .rest_bytes = profile->rest_bytes};
+    return MS_OK;
+}

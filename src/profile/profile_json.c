@@ -1,0 +1,120 @@
+/* profile_json.c - units and profiles as versioned JSON, read back strictly.
+ *
+ * Plans write their units through the same two functions, so that a unit looks the same in both files.
+ */
+#include <stddef.h>
+#include <string.h>
+
+#include "profile.h"
+
+#define VERSION_KEY "memscale_profile"
+#define VERSION 1
+
+static const struct {
+    const char *key;
+    size_t offset;
+} sizes[] = {
+    {"param_bytes", offsetof(ms_unit, param_bytes)},
+    {"saved_bytes", offsetof(ms_unit, saved_bytes)},
+    {"boundary_bytes", offsetof(ms_unit, boundary_bytes)},
+    {"n_rows", offsetof(ms_unit, n_rows)},
+};
+
+static const struct {
+    const char *key;
+    uint32_t flag;
+} flags[] = {
+    {"eligible", MS_UNIT_ELIGIBLE},
+    {"run", MS_UNIT_RUN},
+};
+
+#define N_SIZES (sizeof sizes / sizeof *sizes)
+#define N_FLAGS (sizeof flags / sizeof *flags)
+
+void ms__unit_write(ms__json_writer *w, const ms_unit *unit, const ms__unit_note *notes, size_t n_notes) {
+    ms__json_begin_object(w, NULL);
+    ms__json_put_string(w, "name", unit->name, strlen(unit->name));
+    for (size_t i = 0; i < n_notes; i++) ms__json_put_string(w, notes[i].key, notes[i].text, strlen(notes[i].text));
+    for (size_t i = 0; i < N_SIZES; i++)
+        ms__json_put_int(w, sizes[i].key, *(const int64_t *)((const char *)unit + sizes[i].offset));
+    for (size_t i = 0; i < N_FLAGS; i++) ms__json_put_bool(w, flags[i].key, (unit->flags & flags[i].flag) != 0);
+    ms__json_end_object(w);
+}
+
+static ms_status check_unit_keys(const ms__json *object, const ms__unit_note *notes, size_t n_notes) {
+    const char *allowed[1 + MS__UNIT_MAX_NOTES + N_SIZES + N_FLAGS + 1] = {"name"};
+    size_t n = 1;
+    for (size_t i = 0; i < n_notes && i < MS__UNIT_MAX_NOTES; i++) allowed[n++] = notes[i].key;
+    for (size_t i = 0; i < N_SIZES; i++) allowed[n++] = sizes[i].key;
+    for (size_t i = 0; i < N_FLAGS; i++) allowed[n++] = flags[i].key;
+    return ms__json_check_keys(object, allowed);
+}
+
+ms_status ms__unit_read(const ms__json *object, ms__unit_note *notes, size_t n_notes, ms_unit *out) {
+    ms_unit unit = {0};
+    ms_status status = check_unit_keys(object, notes, n_notes);
+    if (status == MS_OK) status = ms__json_get_string(object, "name", &unit.name);
+    for (size_t i = 0; i < n_notes && status == MS_OK; i++)
+        status = ms__json_get_string(object, notes[i].key, &notes[i].text);
+    for (size_t i = 0; i < N_SIZES && status == MS_OK; i++)
+        status = ms__json_get_int(object, sizes[i].key, 0, (int64_t *)((char *)&unit + sizes[i].offset));
+    for (size_t i = 0; i < N_FLAGS && status == MS_OK; i++) {
+        bool set = false;
+        status = ms__json_get_bool(object, flags[i].key, &set);
+        if (set) unit.flags |= flags[i].flag;
+    }
+    if (status == MS_OK) *out = unit;
+    return status;
+}
+
+ms_status ms_profile_to_json(const ms_profile *profile, char **out_text) {
+    if (profile == NULL || out_text == NULL) return ms__fail(MS_E_INVALID, "ms_profile_to_json: an argument is NULL");
+    ms__json_writer w = {0};
+    ms__json_begin_object(&w, NULL);
+    ms__json_put_int(&w, VERSION_KEY, VERSION);
+    ms__json_put_int(&w, "state_bytes", profile->state_bytes);
+    ms__json_put_int(&w, "rest_bytes", profile->rest_bytes);
+    ms__json_begin_array(&w, "units");
+    for (int64_t i = 0; i < profile->n_units; i++) ms__unit_write(&w, &profile->units[i], NULL, 0);
+    ms__json_end_array(&w);
+    ms__json_end_object(&w);
+    return ms__json_finish(&w, out_text);
+}
+
+static ms_status read_header(const ms__json *object, ms_profile_view *out, const ms__json **out_units) {
+    static const char *const allowed[] = {VERSION_KEY, "state_bytes", "rest_bytes", "units", NULL};
+    int64_t version;
+    if (object->type != MS__JSON_OBJECT) return ms__fail(MS_E_PARSE, "a JSON object was expected");
+    ms_status status = ms__json_get_int(object, VERSION_KEY, 1, &version);
+    if (status == MS_OK && version != VERSION)
+        status = ms__fail(MS_E_VERSION, "profile of version %lld, this library reads %d", (long long)version, VERSION);
+    if (status == MS_OK) status = ms__json_check_keys(object, allowed);
+    if (status == MS_OK) status = ms__json_get_int(object, "state_bytes", 0, &out->state_bytes);
+    if (status == MS_OK) status = ms__json_get_int(object, "rest_bytes", 0, &out->rest_bytes);
+    if (status == MS_OK) status = ms__json_get_array(object, "units", out_units);
+    return status;
+}
+
+static ms_status read_profile(const ms__json *document, ms__arena *scratch, ms_profile **out) {
+    ms_profile_view view = {.struct_bytes = sizeof view};
+    const ms__json *list = NULL;
+    ms_status status = read_header(document, &view, &list);
+    if (status != MS_OK || list == NULL) return status;
+    ms_unit *units = ms__arena_array(scratch, list->n, sizeof *units);
+    if (units == NULL) return MS_E_NO_MEMORY;
+    for (size_t i = 0; i < list->n && status == MS_OK; i++) status = ms__unit_read(&list->items[i], NULL, 0, &units[i]);
+    if (status != MS_OK) return status;
+    view.units = units;
+    view.n_units = (int64_t)list->n;
+    return ms_profile_create(&view, out);
+}
+
+ms_status ms_profile_from_json(const char *text, size_t n_bytes, ms_profile **out_profile) {
+    if (text == NULL || out_profile == NULL) return ms__fail(MS_E_INVALID, "ms_profile_from_json: an argument is NULL");
+    ms__arena arena = {0};
+    const ms__json *document = NULL;
+    ms_status status = ms__json_read(&arena, text, n_bytes, &document);
+    if (status == MS_OK) status = read_profile(document, &arena, out_profile);
+    ms__arena_free(&arena);
+    return status;
+}
