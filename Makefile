@@ -3,6 +3,7 @@
 #   make demo        train a small GPT-2 plain and wrapped, and compare
 #   make test        C tests (plain, and with sanitizers) and Python tests
 #   make test-long   what takes longer: fuzzing, large matrices, other compilers and sanitizers
+#   make test-gpu    what needs a GPU: equality and detach bit for bit, kernels under compute-sanitizer, the benchmark
 #   make check       formatting, linters, types, include law, exported symbols, header
 #   make format      format all code
 #   make wheel       an abi3 wheel under dist/
@@ -17,10 +18,10 @@ SOURCES := $(shell find include src python CMakeLists.txt pyproject.toml -type f
 FUZZ_SECONDS ?= 60
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help setup demo test test-c test-asan test-python test-long check format wheel clean
+.PHONY: help setup demo test test-c test-asan test-python test-long test-gpu check format wheel clean
 
 help:
-	@sed -n '2,11s/^# \{0,1\}//p' Makefile
+	@sed -n '2,12s/^# \{0,1\}//p' Makefile
 
 $(VENV)/.requirements: requirements.txt tools/setup.sh
 	@PYTHON='$(PYTHON)' sh tools/setup.sh
@@ -52,6 +53,9 @@ test-python: setup
 test-long: setup test
 	@$(BIN)/python -m pytest -m "long and not gpu" $(PYTEST_ARGS)
 	@sh tools/test_long.sh $(FUZZ_SECONDS) '$(CMAKE)' '$(CTEST)'
+
+test-gpu: setup
+	@PATH='$(CURDIR)/$(BIN)':"$$PATH" sh tools/test_gpu.sh
 
 check: setup
 	@PATH='$(CURDIR)/$(BIN)':"$$PATH" sh tools/check.sh

@@ -1,8 +1,8 @@
 """What a forward depends on beside its inputs and its modules: what the extension needs of torch and Python for it.
 
-The generators and switches themselves are noted and put back in C (``_core/conditions.c``). Here is what it calls: how a
-switch is read and set, and how Python's and numpy's generators are asked for their whole state where their memory cannot
-be compared, or where a unit is known to draw from them.
+The generators and switches themselves are noted and put back in C (``_core/conditions.c``). Here is what it calls: how
+a switch is read and set, and how Python's and numpy's generators are asked for their whole state where their memory
+cannot be compared, or where a unit is known to draw from them.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ _SWITCHES: list[tuple[Callable[[], Any], Callable[[Any], None]]] = [
 if hasattr(torch.backends.cuda, "enable_cudnn_sdp") and hasattr(torch._C, "_get_cudnn_sdp_enabled"):
     _SWITCHES.append((torch._C._get_cudnn_sdp_enabled, torch.backends.cuda.enable_cudnn_sdp))
 
-# How they are read, in this order: autocast of each type (on, dtype), its cache, then the others.
+# How they are read, in this order (conditions.c counts on it): is autocast on for any device; for each type whether it
+# is on, and its dtype; its cache; then the others. While autocast is off for all, what it consists of reads False.
 _READ: tuple[tuple[Callable[..., Any], Any], ...] = (
+    (getattr(torch._C, "_is_any_autocast_enabled", lambda: True), None),
     *((read, kind) for kind in _DEVICE_TYPES for read in (torch.is_autocast_enabled, torch.get_autocast_dtype)),
     (torch.is_autocast_cache_enabled, None),
     *((get, None) for get, _ in _SWITCHES),
@@ -40,17 +42,24 @@ _READ: tuple[tuple[Callable[..., Any], Any], ...] = (
 _N_AUTOCAST = 2 * len(_DEVICE_TYPES)
 
 
+def _autocast_of(values: tuple[Any, ...], i: int) -> tuple[bool, Any, bool]:
+    """Autocast of the i-th device type in what was read: is it on, its dtype, its cache."""
+    return values[1 + 2 * i], values[2 + 2 * i], values[1 + _N_AUTOCAST]
+
+
 def _put_switches(wanted: tuple[Any, ...], now: tuple[Any, ...]) -> Callable[[], None]:
     """Set the switches as wanted; returns what sets them as they are now."""
-    cache, others = wanted[_N_AUTOCAST], wanted[_N_AUTOCAST + 1 :]
     stack = contextlib.ExitStack()
     for i, kind in enumerate(_DEVICE_TYPES):
-        enabled, dtype = wanted[2 * i : 2 * i + 2]
-        if (enabled, dtype) != now[2 * i : 2 * i + 2] or (enabled and cache != now[_N_AUTOCAST]):
-            stack.enter_context(torch.autocast(kind, dtype, enabled, cache))
-    for (_, switch), value, current in zip(_SWITCHES, others, now[_N_AUTOCAST + 1 :]):
-        if value != current:
-            stack.callback(switch, current)
+        then, current = _autocast_of(wanted, i), _autocast_of(now, i)
+        if then[0] and then != current:
+            stack.enter_context(torch.autocast(kind, then[1], True, then[2]))
+        elif current[0] and not then[0]:
+            stack.enter_context(torch.autocast(kind, current[1], False))
+    others = slice(_N_AUTOCAST + 2, None)
+    for (_, switch), value, current_value in zip(_SWITCHES, wanted[others], now[others]):
+        if value != current_value:
+            stack.callback(switch, current_value)
             switch(value)
     return stack.close
 
@@ -97,6 +106,7 @@ def bind() -> None:
         {
             "tensor_type": torch.Tensor,
             "parameter_type": torch.nn.Parameter,
+            "mask_type": torch.bool,
             "detach": torch.Tensor.detach,
             "clone": torch.Tensor.clone,
             "graph_task_id": torch._C._current_graph_task_id,

@@ -50,7 +50,7 @@ class Unit:
     module: Module
     plain: Callable[..., Any]
     on_backward: Callable[[], None] | None
-    def __init__(self, name: str, module: Module, plain: Callable[..., Any], lock: Any) -> None: ...
+    def __init__(self, name: str, module: Module, plain: Callable[..., Any]) -> None: ...
 
 class Call:
     opaque: type | None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterable
 from typing import Any
 
@@ -78,12 +79,59 @@ def host() -> dict[str, Any]:
 
 
 def budget_bytes(config: Config, device: torch.device) -> int:
-    """What a plan may use on this device."""
+    """What a plan may use on this device: what torch's allocator may reserve there."""
     if config.memory_budget_gb is not None:
         return max(1, int(config.memory_budget_gb * 1e9))
     if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
+        free, _ = torch.cuda.mem_get_info(device)  # the context and other processes are not in it
         usable = (free + torch.cuda.memory_reserved(device)) // _CUDA_STEP * _CUDA_STEP
     else:
         usable = host()["memory_limit_bytes"]
     return max(1, int(usable * config.target_gpu_utilization))
+
+
+class _DeviceCaps:
+    """The caps on torch's allocator of one device: the lowest holds. After the last, what was there before."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.total_bytes = int(torch.cuda.get_device_properties(device).total_memory)
+        self.before = get_memory_fraction(device)
+        self.caps: dict[int, int] = {}
+
+    def apply(self) -> None:
+        fraction = min([self.before, *(cap / self.total_bytes for cap in self.caps.values())])
+        if self.caps and int(torch.cuda.memory_reserved(self.device)) > min(self.caps.values()):
+            torch.cuda.empty_cache()  # what lies unused in the cache would count
+        torch.cuda.set_per_process_memory_fraction(fraction, self.device)
+
+
+def get_memory_fraction(device: torch.device) -> float:
+    """The share of the device that torch's allocator may reserve. Where torch cannot tell (before 2.7): all of it."""
+    getter = getattr(torch.cuda.memory, "get_per_process_memory_fraction", None)
+    return 1.0 if getter is None else float(getter(device))
+
+
+_device_caps: dict[int, _DeviceCaps] = {}
+_caps_lock = threading.Lock()
+
+
+class AllocatorCap:
+    """Bounds what torch's allocator may reserve on a GPU, until it is released. Several may be in force at once."""
+
+    def __init__(self, device: torch.device, n_bytes: int) -> None:
+        self._index = torch.cuda.current_device() if device.index is None else device.index
+        with _caps_lock:
+            caps = _device_caps.setdefault(self._index, _DeviceCaps(torch.device("cuda", self._index)))
+            caps.caps[id(self)] = min(n_bytes, caps.total_bytes)
+            caps.apply()
+
+    def release(self) -> None:
+        """Does nothing a second time."""
+        with _caps_lock:
+            caps = _device_caps.get(self._index)
+            if caps is None or caps.caps.pop(id(self), None) is None:
+                return
+            caps.apply()
+            if not caps.caps:
+                del _device_caps[self._index]

@@ -11,7 +11,6 @@ outputs are compared bit for bit. Only a unit that repeats itself gives its tens
 from __future__ import annotations
 
 import contextvars
-import threading
 from typing import Any
 
 import torch
@@ -60,8 +59,7 @@ class Unit(_core.Unit):
     """One unit of a model: its module, what was learned about it, and how to run it."""
 
     def __init__(self, name: str, module: nn.Module, param_bytes: int) -> None:
-        # One repetition at a time: the modules live in another state meanwhile.
-        super().__init__(name, module, module.forward, threading.RLock())
+        super().__init__(name, module, module.forward)
         self.param_bytes = param_bytes
         self.recompute = False
         self.excluded: str | None = None  # why it may never be recomputed

@@ -52,6 +52,7 @@ class Executor:
         self._attachment = Attachment()
         self._units = [Unit(name, module, param_bytes(module)) for name, module in find_units(model).items()]
         self._device = _memory.main_device(model)
+        self._cap: _memory.AllocatorCap | None = None
         self._log: Log | None = None
         self._measuring: _Measurement | None = None  # until the plan is settled
         self._sampling = False  # inside the forward on a sample input
@@ -69,6 +70,8 @@ class Executor:
         try:
             self._attach_modules()
             self._log_hardware()
+            if self.config.memory_budget_gb is not None and self._device.type == "cuda":
+                self._cap = _memory.AllocatorCap(self._device, _memory.budget_bytes(self.config, self._device))
             self._apply(self.plan if plan is None else plan.settled())
             if plan is None and sample is not None:
                 self._settle_on(*sample)
@@ -98,6 +101,8 @@ class Executor:
 
     def _undo(self) -> None:
         self.attached = False
+        if self._cap is not None:
+            self._cap.release()
         self._attachment.undo()
         if self._log is not None:
             self._log.close()

@@ -4,8 +4,6 @@ import copy
 import json
 import pickle
 
-import threading
-
 import pytest
 import torch
 from torch import nn
@@ -214,7 +212,7 @@ def test_the_host_record_round_trips():
 
 
 def test_core_functions_reject_wrong_types():
-    unit = _core.Unit("name", torch.nn.Identity(), print, threading.RLock())
+    unit = _core.Unit("name", torch.nn.Identity(), print)
     for call in (
         lambda: _core.hash64("text"),
         lambda: _core.find_units(b"", b""),
@@ -228,6 +226,7 @@ def test_core_functions_reject_wrong_types():
         lambda: _core.bind(3),
         lambda: _core.bind({"tensor_type": torch.Tensor}),
         lambda: _core.Unit("name"),
+        lambda: _core.Call(_core.Unit.__new__(_core.Unit), (), {}),
         lambda: _core.Call(3, (), {}),
         lambda: _core.Call(unit, [], {}),
         lambda: _core.Call(unit, (), {}).observe([]),

@@ -275,6 +275,15 @@ def batch_of(name: str) -> Batch:
     return ZOO[name][1]()
 
 
+def move(batch: Any, device: torch.device, dtype: torch.dtype) -> Any:
+    """A batch on another device; floating-point inputs in another type."""
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device, dtype) if batch.is_floating_point() else batch.to(device)
+    if isinstance(batch, dict):
+        return {key: move(value, device, dtype) for key, value in batch.items()}
+    return tuple(move(value, device, dtype) for value in batch)
+
+
 def loss_of(output: Any) -> torch.Tensor:
     if isinstance(output, torch.Tensor):
         return output.float().pow(2).mean()
@@ -293,14 +302,15 @@ def everything_recomputed(model: nn.Module, **config: Any) -> nn.Module:
 def train(
     model: nn.Module, batch: Batch, steps: int = 3, autocast: bool = False, accumulate: int = 1, seed: int = 7
 ) -> dict[str, Any]:
-    """Train a few steps; losses, gradients, parameters, buffers and random state at the end."""
-    args, kwargs = copy.deepcopy(batch)
+    """Train a few steps where the model is; losses, gradients, parameters, buffers and random state at the end."""
+    first = next(model.parameters())
+    args, kwargs = copy.deepcopy(batch) if first.device.type == "cpu" else move(batch, first.device, first.dtype)
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
     torch.manual_seed(seed)
     record: dict[str, Any] = {"losses": [], "gradients": []}
     for _ in range(steps):
         for _ in range(accumulate):
-            with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            with torch.autocast(first.device.type, torch.bfloat16, enabled=autocast):
                 loss = loss_of(model(*args, **kwargs))
             loss.backward()
             record["losses"].append(loss.detach().clone())
@@ -309,6 +319,8 @@ def train(
         optimizer.zero_grad()
     record["state"] = {name: value.clone() for name, value in model.state_dict().items()}
     record["random"] = torch.get_rng_state()
+    if first.is_cuda:
+        record["random of the GPU"] = torch.cuda.get_rng_state(first.device)
     return record
 
 

@@ -13,18 +13,21 @@
  */
 #include "core.h"
 
+#include <pythread.h>
 #include <stddef.h>
 #include <string.h>
 #include <structmember.h>
 
 typedef struct Unit {
     PyObject_HEAD
-    PyObject *name;        /* str */
-    PyObject *module;      /* the nn.Module */
-    PyObject *plain;       /* its forward, as it was */
-    PyObject *lock;        /* a reentrant lock */
-    PyObject *on_backward; /* called before a repetition, or None */
-    ModuleState *state;    /* the last capture, if it may be used again */
+    PyObject *name;          /* str */
+    PyObject *module;        /* the nn.Module */
+    PyObject *plain;         /* its forward, as it was */
+    PyObject *on_backward;   /* called before a repetition, or None */
+    ModuleState *state;      /* the last capture, if it may be used again */
+    PyThread_type_lock lock; /* held during a repetition; waited for without the GIL */
+    unsigned long owner;     /* the thread that holds it, `depth` times */
+    long depth;
 } Unit;
 
 typedef struct Call {
@@ -62,6 +65,23 @@ static int call_method_void(PyObject *object, PyObject *name) {
     PyObject *result = PyObject_CallMethodObjArgs(object, name, NULL);
     Py_XDECREF(result);
     return result == NULL ? -1 : 0;
+}
+
+static void lock_unit(Unit *unit) {
+    unsigned long me = PyThread_get_thread_ident();
+    if (unit->depth == 0 || unit->owner != me) {
+        if (!PyThread_acquire_lock(unit->lock, NOWAIT_LOCK)) {
+            Py_BEGIN_ALLOW_THREADS(void)
+            PyThread_acquire_lock(unit->lock, WAIT_LOCK);
+            Py_END_ALLOW_THREADS
+        }
+        unit->owner = me;
+    }
+    unit->depth++;
+}
+
+static void unlock_unit(Unit *unit) {
+    if (--unit->depth == 0) PyThread_release_lock(unit->lock);
 }
 
 /* ---- What is noted before the first run ---- */
@@ -111,6 +131,10 @@ static PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
                                      &unit_args, &PyDict_Type, &unit_kwargs))
         return NULL;
     if (core_check_bound(state) < 0) return NULL;
+    if (((Unit *)unit)->lock == NULL) {
+        PyErr_SetString(PyExc_TypeError, "Unit.__init__ has not been called");
+        return NULL;
+    }
     Call *self = (Call *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (self == NULL) return NULL;
     Py_INCREF(unit);
@@ -259,7 +283,7 @@ static int set_grad_flags(core_state *state, Call *self, const char *wanted, con
 }
 
 static int enter_locks(core_state *state, Call *self) {
-    if (call_method_void(self->unit->lock, state->str_acquire) < 0) return -1;
+    lock_unit(self->unit);
     self->entered |= UNIT_LOCK;
     if (self->random.n == 0 || state->random_lock == NULL) return 0;
     /* Not for a unit on a GPU: its backward has a thread of its own, which must not wait for one that waits for it. */
@@ -285,9 +309,8 @@ static int enter_switches(core_state *state, Call *self) {
 
 static int enter_random(core_state *state, Call *self) {
     if (self->random.n == 0) return 0;
-    if (core_randomness_note_same(state, &self->random, &self->random_now) < 0) return -1;
     self->entered |= RANDOM;
-    return core_randomness_restore(state, &self->random);
+    return core_randomness_restore(state, &self->random, &self->random_now);
 }
 
 static int enter_grad(core_state *state, Call *self) {
@@ -340,7 +363,7 @@ static int leave(core_state *state, Call *self) {
         Py_XDECREF(done);
     }
     if (entered & RANDOM) {
-        if (core_randomness_restore(state, &self->random_now) < 0) status = -1;
+        if (core_randomness_restore(state, &self->random_now, NULL) < 0) status = -1;
         core_randomness_clear(&self->random_now);
     }
     if (entered & SWITCHES) {
@@ -349,7 +372,7 @@ static int leave(core_state *state, Call *self) {
     }
     if (entered & RANDOM_LOCK && call_method_void(self->random_lock, state->str_release) < 0) status = -1;
     Py_CLEAR(self->random_lock);
-    if (entered & UNIT_LOCK && call_method_void(self->unit->lock, state->str_release) < 0) status = -1;
+    if (entered & UNIT_LOCK) unlock_unit(self->unit);
     core_put_back(pending);
     return status;
 }
@@ -459,7 +482,7 @@ static PyObject *call_begin(PyObject *object, PyObject *Py_UNUSED(unused)) {
 PyDoc_STRVAR(end_doc, "end($self, /)\n--\n\nIt has ended: forget the generators that it did not draw from.");
 
 static PyObject *call_end(PyObject *object, PyObject *Py_UNUSED(unused)) {
-    if (core_randomness_keep_moved(state_of(object), &((Call *)object)->random) < 0) return NULL;
+    if (core_randomness_keep_moved(state_of(object), &((Call *)object)->random, 0) < 0) return NULL;
     Py_RETURN_NONE;
 }
 
@@ -475,13 +498,14 @@ static PyObject *take_random_lock(core_state *state, Call *self, int draws) {
     return NULL;
 }
 
-/* The first run between begin and end, without the lock. */
-static PyObject *run_first(core_state *state, Call *self, int full, PyObject *args, PyObject *kwargs) {
+/* The first run, without the lock. Of a unit that draws, only the GPUs' generators are looked at again: whatever else
+ * moves until its repetition is put back and forth there. One that does not is held to it. */
+static PyObject *run_first(core_state *state, Call *self, int draws, int full, PyObject *args, PyObject *kwargs) {
     PyObject *frame = core_frame_new(state, (PyObject *)self, self->unit->name, 0);
     PyObject *pack = frame == NULL ? NULL : PyObject_GetAttr(frame, state->str_pack);
     PyObject *result = NULL;
     if (pack != NULL && begin(state, self, full) == 0) result = run_hooked(state, self, pack, args, kwargs);
-    if (result != NULL && core_randomness_keep_moved(state, &self->random) < 0) Py_CLEAR(result);
+    if (result != NULL && core_randomness_keep_moved(state, &self->random, draws) < 0) Py_CLEAR(result);
     Py_XDECREF(pack);
     Py_XDECREF(frame);
     return result;
@@ -502,9 +526,10 @@ static PyObject *call_run(PyObject *object, PyObject *const *args, Py_ssize_t n)
     }
     self->in_place = args[3] == Py_True;
     if (observe(state, self, args[0]) < 0) return NULL;
-    PyObject *lock = take_random_lock(state, self, args[1] == Py_True);
+    int draws = args[1] == Py_True;
+    PyObject *lock = take_random_lock(state, self, draws);
     if (lock == NULL && PyErr_Occurred()) return NULL;
-    PyObject *result = run_first(state, self, args[2] == Py_True, args[4], args[5]);
+    PyObject *result = run_first(state, self, draws, args[2] == Py_True, args[4], args[5]);
     if (lock == NULL) return result;
     core_pending pending = core_set_aside();
     if (call_method_void(lock, state->str_release) < 0) Py_CLEAR(result);
@@ -695,12 +720,16 @@ static PyType_Spec call_spec = {
 
 static int unit_init(PyObject *object, PyObject *args, PyObject *kwargs) {
     Unit *self = (Unit *)object;
-    static char *names[] = {(char *)"name", (char *)"module", (char *)"plain", (char *)"lock", NULL};
-    PyObject *values[4];
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UOOO:Unit", names, &values[0], &values[1], &values[2], &values[3]))
+    static char *names[] = {(char *)"name", (char *)"module", (char *)"plain", NULL};
+    PyObject *values[3];
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UOO:Unit", names, &values[0], &values[1], &values[2])) return -1;
+    if (self->lock == NULL) self->lock = PyThread_allocate_lock();
+    if (self->lock == NULL) {
+        (void)PyErr_NoMemory();
         return -1;
-    PyObject **slots[] = {&self->name, &self->module, &self->plain, &self->lock};
-    for (int i = 0; i < 4; i++) {
+    }
+    PyObject **slots[] = {&self->name, &self->module, &self->plain};
+    for (int i = 0; i < 3; i++) {
         PyObject *old = *slots[i];
         Py_INCREF(values[i]);
         *slots[i] = values[i];
@@ -733,7 +762,7 @@ static void unit_dealloc(PyObject *object) {
     PyObject_GC_UnTrack(object);
     (void)unit_clear(object);
     Py_CLEAR(((Unit *)object)->name);
-    Py_CLEAR(((Unit *)object)->lock);
+    if (((Unit *)object)->lock != NULL) PyThread_free_lock(((Unit *)object)->lock);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
     Py_DECREF(type);
 }
@@ -747,7 +776,7 @@ static PyMemberDef unit_members[] = {
 };
 
 static PyType_Slot unit_slots[] = {
-    {Py_tp_doc, (void *)"Unit(name, module, plain, lock)\n--\n\nA unit of a model: what a Call calls."},
+    {Py_tp_doc, (void *)"Unit(name, module, plain)\n--\n\nA unit of a model: what a Call calls."},
     {Py_tp_new, PyType_GenericNew},
     {Py_tp_init, unit_init},
     {Py_tp_dealloc, unit_dealloc},

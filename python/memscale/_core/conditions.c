@@ -309,10 +309,7 @@ static int put_raw(const core_raw *raw, const core_generator *g) {
     return 0;
 }
 
-/* Only if it moved: on a GPU, setting a generator starts cuDNN's own dropout anew. */
-static int restore(core_state *state, const core_generator *g) {
-    int moved = has_moved(state, g);
-    if (moved <= 0) return moved;
+static int put(core_state *state, const core_generator *g) {
     switch (g->kind) {
     case TORCH_STATE:
         return call_with(g->object, state->str_set_state, g->state);
@@ -417,21 +414,12 @@ int core_randomness_note(core_state *state, core_randomness *out, PyObject *devi
     return status;
 }
 
-int core_randomness_note_same(core_state *state, const core_randomness *of, core_randomness *out) {
-    if (allocate(out, of->n) < 0) return -1;
-    for (Py_ssize_t i = 0; i < of->n; i++) {
-        if (note_again(state, &of->items[i], &out->items[out->n++]) == 0) continue;
-        core_randomness_clear(out);
-        return -1;
-    }
-    return 0;
-}
-
-int core_randomness_keep_moved(core_state *state, core_randomness *self) {
+int core_randomness_keep_moved(core_state *state, core_randomness *self, int gpus_only) {
     Py_ssize_t n = 0;
     int status = 0;
     for (Py_ssize_t i = 0; i < self->n; i++) {
-        int moved = status < 0 ? 1 : has_moved(state, &self->items[i]);
+        int later = gpus_only && self->items[i].kind != TORCH_OFFSET;
+        int moved = status < 0 || later ? 1 : has_moved(state, &self->items[i]);
         if (moved < 0) status = -1;
         if (moved == 0) {
             forget(&self->items[i]);
@@ -443,10 +431,14 @@ int core_randomness_keep_moved(core_state *state, core_randomness *self) {
     return status;
 }
 
-int core_randomness_restore(core_state *state, const core_randomness *self) {
-    int status = 0;
-    for (Py_ssize_t i = 0; i < self->n; i++)
-        if (restore(state, &self->items[i]) < 0) status = -1;
+int core_randomness_restore(core_state *state, const core_randomness *self, core_randomness *now) {
+    int status = now == NULL ? 0 : allocate(now, self->n);
+    for (Py_ssize_t i = 0; i < self->n && (now == NULL || status == 0); i++) {
+        const core_generator *g = &self->items[i];
+        int moved = has_moved(state, g); /* on a GPU, setting a generator starts cuDNN's own dropout anew */
+        if (moved > 0 && now != NULL && note_again(state, g, &now->items[now->n++]) < 0) moved = -1;
+        if (moved < 0 || (moved > 0 && put(state, g) < 0)) status = -1;
+    }
     return status;
 }
 
@@ -475,8 +467,16 @@ int core_randomness_is_full(const core_randomness *self) {
 
 /* ---- Switches ---- */
 
-static PyObject *read_switch(PyObject *entry) {
-    PyObject *function = PyTuple_GetItem(entry, 0), *argument = PyTuple_GetItem(entry, 1);
+/* The first switch says whether autocast is on at all. While it is not, the N_AUTOCAST that follow do not matter. */
+#define N_AUTOCAST 5
+
+static PyObject *read_switch(core_state *state, Py_ssize_t i, int any_autocast) {
+    if (i > 0 && i <= N_AUTOCAST && !any_autocast) {
+        Py_INCREF(Py_False);
+        return Py_False;
+    }
+    PyObject *entry = PyTuple_GetItem(state->switches, i);
+    PyObject *function = entry == NULL ? NULL : PyTuple_GetItem(entry, 0), *argument = PyTuple_GetItem(entry, 1);
     if (function == NULL || argument == NULL) return NULL;
     return argument == Py_None ? PyObject_CallNoArgs(function) : PyObject_CallFunctionObjArgs(function, argument, NULL);
 }
@@ -495,9 +495,11 @@ static PyObject *start_tuple(PyObject *other, Py_ssize_t n_known, Py_ssize_t n) 
 PyObject *core_switches_note(core_state *state) {
     Py_ssize_t n = PyTuple_Size(state->switches);
     PyObject *last = state->last_switches, *fresh = NULL;
+    int any_autocast = 1;
     for (Py_ssize_t i = 0; i < n; i++) {
-        PyObject *value = read_switch(PyTuple_GetItem(state->switches, i));
+        PyObject *value = read_switch(state, i, any_autocast);
         if (value == NULL) goto failed;
+        if (i == 0) any_autocast = value == Py_True;
         if (fresh == NULL && last != NULL && PyTuple_GetItem(last, i) == value) {
             Py_DECREF(value);
             continue;
@@ -551,7 +553,8 @@ static PyObject *randomness_moved(PyObject *object, PyObject *Py_UNUSED(unused))
 PyDoc_STRVAR(restore_doc, "restore($self, /)\n--\n\nPut the generators back where they were.");
 
 static PyObject *randomness_restore(PyObject *object, PyObject *Py_UNUSED(unused)) {
-    if (core_randomness_restore(core_state_of_type(Py_TYPE(object)), &((Randomness *)object)->noted) < 0) return NULL;
+    if (core_randomness_restore(core_state_of_type(Py_TYPE(object)), &((Randomness *)object)->noted, NULL) < 0)
+        return NULL;
     Py_RETURN_NONE;
 }
 

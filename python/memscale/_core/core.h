@@ -16,6 +16,7 @@
 #define CORE_BOUND(X)                                                                                                  \
     X(tensor_type)      /* torch.Tensor */                                                                             \
     X(parameter_type)   /* torch.nn.Parameter */                                                                       \
+    X(mask_type)        /* torch.bool */                                                                               \
     X(detach)           /* torch.Tensor.detach */                                                                      \
     X(clone)            /* torch.Tensor.clone */                                                                       \
     X(graph_task_id)    /* () -> id of the running backward */                                                         \
@@ -194,10 +195,11 @@ typedef struct core_randomness {
 /* Note where the generators of these devices (a tuple) are, and those of the CPU, Python and numpy; with `full`, the
  * latter two by their own means. `out` is empty on failure. */
 int core_randomness_note(core_state *state, core_randomness *out, PyObject *devices, int full);
-/* The same generators, as they are now. */
-int core_randomness_note_same(core_state *state, const core_randomness *of, core_randomness *out);
-int core_randomness_keep_moved(core_state *state, core_randomness *self); /* forget those that did not move */
-int core_randomness_restore(core_state *state, const core_randomness *self);
+/* Forget those that did not move; with `gpus_only`, only those of GPUs, and leave the others for later: putting one
+ * back that did not move changes nothing, but setting one of a GPU has side effects (cuDNN). */
+int core_randomness_keep_moved(core_state *state, core_randomness *self, int gpus_only);
+/* Put them back where they were noted; `*now`, if not NULL, gets those that had to be, as they are now. */
+int core_randomness_restore(core_state *state, const core_randomness *self, core_randomness *now);
 int core_randomness_visit(const core_randomness *self, visitproc visit, void *arg);
 void core_randomness_clear(core_randomness *self);
 int core_randomness_is_full(const core_randomness *self); /* does it hold one that was noted by its own means? */

@@ -49,6 +49,7 @@ struct Frame {
     Py_ssize_t n_slots, capacity;
     Py_ssize_t cursor; /* slots that the running recomputation has passed */
     Py_ssize_t last;   /* the last slot that it must fill; -1 while none runs */
+    int stop;          /* it ends there */
     int failed;        /* it did not repeat itself: said again if somebody swallowed the exception */
     int64_t task;      /* backward that the held tensors belong to */
     int keep;
@@ -179,7 +180,8 @@ static PyObject *frame_collect(PyObject *object, PyObject *tensor) {
     Frame *self = (Frame *)object;
     core_state *state = core_state_of_type(Py_TYPE(object));
     Py_ssize_t index = self->cursor;
-    if (index > self->last || self->failed) { /* only code that swallows our exceptions gets here */
+    if (index > self->last || self->failed) { /* nothing is needed any more, or our exception was swallowed */
+        if (!self->stop && !self->failed && self->last >= 0) Py_RETURN_NONE;
         PyErr_SetNone(state->stop);
         return NULL;
     }
@@ -191,7 +193,7 @@ static PyObject *frame_collect(PyObject *object, PyObject *tensor) {
     if (PyErr_Occurred()) return NULL;
     /* Without a record nobody will ask for it. */
     if (self->slots[index].record != NULL && hold(state, &self->slots[index], tensor, 0) < 0) return NULL;
-    if (index == self->last) {
+    if (index == self->last && self->stop) {
         PyErr_SetNone(state->stop);
         return NULL;
     }
@@ -223,6 +225,9 @@ static int recompute(core_state *state, Frame *self, int64_t task) {
     self->cursor = 0;
     self->last = self->n_slots - 1;
     while (self->last > 0 && self->slots[self->last].record == NULL) self->last--;
+    /* The inputs of a matrix product are saved before it is computed, so an exception there saves it. A dropout's mask
+     * is saved behind it, and what follows, an addition, costs less than an exception through C++. */
+    self->stop = self->last < self->n_slots - 1 || self->slots[self->last].dtype != state->mask_type;
     int status = run_again(state, self);
     Py_ssize_t last = self->last;
     self->last = -1;

@@ -1,0 +1,28 @@
+"""Tests that need a GPU. They share models and fixtures with tests/python, and are skipped where there is none."""
+
+import os
+import sys
+from pathlib import Path
+
+os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "python"))
+
+import pytest
+import torch
+
+from fixtures import _repeatable, no_warnings, quiet_config, recomputed  # noqa: F401
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        item.add_marker(pytest.mark.gpu)
+        if not torch.cuda.is_available():
+            item.add_marker(pytest.mark.skip(reason="needs a GPU"))
+
+
+@pytest.fixture(autouse=True)
+def _clean_gpu():
+    yield
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()

@@ -1,0 +1,136 @@
+"""detach on a GPU: everything is as it was, the allocator's limit and the memory included."""
+
+import gc
+
+import pytest
+import torch
+
+import memscale
+import zoo
+from memscale._memory import get_memory_fraction
+from test_detach import equal, snapshot
+
+
+def allocated():
+    gc.collect()
+    torch.cuda.synchronize()
+    return torch.cuda.memory_allocated()
+
+
+@pytest.mark.parametrize("name", list(zoo.ZOO))
+def test_detach_restores_everything(name, quiet_config):
+    model = zoo.make(name).cuda()
+    before = snapshot(model)
+    memscale.wrap(model, quiet_config)
+    memscale.detach(model)
+    assert equal(before, snapshot(model))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "t5", "resnet", "mlp"])
+def test_after_training(name, quiet_config):
+    reference = zoo.make(name).cuda()
+    zoo.train(reference, zoo.batch_of(name))
+    model = zoo.make(name).cuda()
+    args, kwargs = zoo.move(zoo.batch_of(name), torch.device("cuda"), torch.float32)
+    with torch.no_grad():
+        model.eval()(*args, **kwargs)
+    before = snapshot(model.train())
+    memscale.wrap(model, quiet_config)
+    zoo.train(model, zoo.batch_of(name))
+    memscale.detach(model)
+    zoo.assert_same(dict(reference.state_dict()), dict(model.state_dict()))
+    fresh = zoo.make(name).state_dict()
+    with torch.no_grad():
+        for key, value in model.state_dict().items():
+            value.copy_(fresh[key])
+    model.zero_grad()
+    assert equal(before, snapshot(model))
+
+
+def test_no_memory_is_left_behind(quiet_config):
+    model = zoo.make("gpt2").cuda()
+    zoo.train(model, zoo.batch_of("gpt2"))
+    model.zero_grad()
+    before = allocated()
+    for _ in range(3):
+        memscale.wrap(model, quiet_config)
+        zoo.train(model, zoo.batch_of("gpt2"))
+        memscale.detach(model)
+        model.zero_grad()
+    assert allocated() == before
+
+
+def test_no_growth_over_steps():
+    model = zoo.everything_recomputed(zoo.make("gpt2").cuda())
+    zoo.train(model, zoo.batch_of("gpt2"), steps=3)
+    model.zero_grad()
+    before = allocated()
+    zoo.train(model, zoo.batch_of("gpt2"), steps=30)
+    model.zero_grad()
+    assert allocated() == before
+    args, kwargs = zoo.move(zoo.batch_of("gpt2"), torch.device("cuda"), torch.float32)
+    for _ in range(30):
+        model(*args, **kwargs)  # forwards without a backward
+    assert allocated() == before
+
+
+def test_a_budget_caps_the_allocator_until_detach():
+    model = zoo.make("gpt2").cuda()
+    fraction = get_memory_fraction(torch.device("cuda"))
+    total = torch.cuda.get_device_properties(0).total_memory
+    memscale.wrap(model, memscale.Config(memory_budget_gb=2, enable_logging=False))
+    assert get_memory_fraction(torch.device("cuda")) == pytest.approx(2e9 / total, rel=1e-6)
+    with pytest.raises(torch.OutOfMemoryError):
+        torch.empty(3 << 30, dtype=torch.uint8, device="cuda")
+    zoo.train(model, zoo.batch_of("gpt2"))
+    assert torch.cuda.memory_reserved() <= 2e9
+    memscale.detach(model)
+    assert get_memory_fraction(torch.device("cuda")) == fraction
+    torch.empty(3 << 30, dtype=torch.uint8, device="cuda")
+
+
+def test_two_budgets_and_the_users_own_limit():
+    cuda = torch.device("cuda")
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction(0.5)
+    try:
+        first, second = zoo.make("gpt2").cuda(), zoo.make("mlp").cuda()
+        memscale.wrap(first, memscale.Config(memory_budget_gb=3, enable_logging=False))
+        memscale.wrap(second, memscale.Config(memory_budget_gb=1, enable_logging=False))
+        assert get_memory_fraction(cuda) == pytest.approx(1e9 / total, rel=1e-6)
+        memscale.detach(second)
+        assert get_memory_fraction(cuda) == pytest.approx(3e9 / total, rel=1e-6)
+        memscale.detach(first)
+        assert get_memory_fraction(cuda) == 0.5
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+def test_without_a_budget_the_allocator_is_left_alone(quiet_config):
+    fraction = get_memory_fraction(torch.device("cuda"))
+    model = memscale.wrap(zoo.make("gpt2").cuda(), quiet_config)
+    assert get_memory_fraction(torch.device("cuda")) == fraction
+    memscale.detach(model)
+
+
+def test_a_budget_that_fits_only_with_recomputation_is_kept():
+    """The fastest plan within a budget: it trains, and what is reserved stays within."""
+    torch.cuda.empty_cache()
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(256, 4, 1024, batch_first=True)
+    model = torch.nn.TransformerEncoder(layer, 12, enable_nested_tensor=False).cuda().train()
+    x = torch.randn(64, 256, 256, device="cuda")
+    torch.cuda.reset_peak_memory_stats()
+    model(x).pow(2).mean().backward()
+    plain = torch.cuda.max_memory_allocated()
+    model.zero_grad()
+    torch.cuda.empty_cache()
+    budget = 0.6 * plain
+    memscale.wrap(model, memscale.Config(memory_budget_gb=budget / 1e9, enable_logging=False), sample_input=x)
+    assert model._memscale_executor.plan.n_recomputed > 0
+    torch.cuda.reset_peak_memory_stats()
+    for _ in range(3):
+        model(x).pow(2).mean().backward()
+        model.zero_grad()
+    assert torch.cuda.max_memory_reserved() <= budget
+    memscale.detach(model)
