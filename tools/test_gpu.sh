@@ -26,7 +26,7 @@ echo "== memscale doctor"
 "$python" -m memscale doctor
 "$python" -m memscale doctor --json > "$results/doctor.json"
 echo "== GPU tests"
-"$python" -m pytest tests/gpu -q -p no:cacheprovider
+"$python" -m pytest tests/gpu -q -p no:cacheprovider --tb=short
 if command -v compute-sanitizer >/dev/null 2>&1; then
     for tool in memcheck racecheck initcheck synccheck; do
         echo "== compute-sanitizer $tool over the kernel tests"

@@ -109,7 +109,11 @@ class _DeviceCaps:
 def get_memory_fraction(device: torch.device) -> float:
     """The share of the device that torch's allocator may reserve. Where torch cannot tell (before 2.7): all of it."""
     getter = getattr(torch.cuda.memory, "get_per_process_memory_fraction", None)
-    return 1.0 if getter is None else float(getter(device))
+    return 1.0 if getter is None else float(getter(_index(device)))
+
+
+def _index(device: torch.device) -> int:
+    return int(torch.cuda.current_device() if device.index is None else device.index)
 
 
 _device_caps: dict[int, _DeviceCaps] = {}
@@ -120,7 +124,7 @@ class AllocatorCap:
     """Bounds what torch's allocator may reserve on a GPU, until it is released. Several may be in force at once."""
 
     def __init__(self, device: torch.device, n_bytes: int) -> None:
-        self._index = torch.cuda.current_device() if device.index is None else device.index
+        self._index = _index(device)
         with _caps_lock:
             caps = _device_caps.setdefault(self._index, _DeviceCaps(torch.device("cuda", self._index)))
             caps.caps[id(self)] = min(n_bytes, caps.total_bytes)

@@ -58,11 +58,25 @@ static int tensor_memory(core_state *state, PyObject *tensor, const char **out, 
     return 0;
 }
 
+static int raw_equal(const core_raw *raw, PyObject *bytes) {
+    const char *copy = PyBytes_AsString(bytes);
+    return memcmp(copy, raw->memory, raw->n_bytes) == 0 &&
+           (raw->n_more == 0 || memcmp(copy + raw->n_bytes, raw->more, raw->n_more) == 0);
+}
+
+static void raw_put(const core_raw *raw, PyObject *bytes) {
+    const char *copy = PyBytes_AsString(bytes);
+    memcpy(raw->memory, copy, raw->n_bytes);
+    if (raw->n_more > 0) memcpy(raw->more, copy + raw->n_bytes, raw->n_more);
+}
+
 /* A copy of the memory as bytes; the last one again if nothing changed. New reference. */
 static PyObject *raw_copy(core_raw *raw) {
-    if (raw->last == NULL || memcmp(PyBytes_AsString(raw->last), raw->memory, (size_t)raw->n_bytes) != 0) {
-        PyObject *fresh = PyBytes_FromStringAndSize(raw->memory, raw->n_bytes);
+    if (raw->last == NULL || !raw_equal(raw, raw->last)) {
+        PyObject *fresh = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(raw->n_bytes + raw->n_more));
         if (fresh == NULL) return NULL;
+        memcpy(PyBytes_AsString(fresh), raw->memory, raw->n_bytes);
+        if (raw->n_more > 0) memcpy(PyBytes_AsString(fresh) + raw->n_bytes, raw->more, raw->n_more);
         Py_XDECREF(raw->last);
         raw->last = fresh;
     }
@@ -72,68 +86,77 @@ static PyObject *raw_copy(core_raw *raw) {
 
 /* ---- Can the state be compared in place? ---- */
 
-static char *python_memory(PyObject *generator) { return (char *)generator + sizeof(PyObject); }
-
-static char *numpy_memory(PyObject *bit_generator) {
-    PyObject *capsule = PyObject_GetAttrString(bit_generator, "capsule");
-    /* numpy/random/bitgen.h: the structure begins with a pointer to the state. */
-    void **bitgen = capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, "BitGenerator");
-    Py_XDECREF(capsule); /* the bit generator keeps it */
-    return bitgen == NULL ? NULL : (char *)*bitgen;
+/* Call a method of both without arguments: the same result? 1, 0, or -1 with an exception. */
+static int draw_same(PyObject *a, PyObject *b, const char *method) {
+    PyObject *x = PyObject_CallMethod(a, method, NULL), *y = x == NULL ? NULL : PyObject_CallMethod(b, method, NULL);
+    int same = y == NULL ? -1 : PyObject_RichCompareBool(x, y, Py_EQ);
+    Py_XDECREF(x);
+    Py_XDECREF(y);
+    return same;
 }
 
-/* The same two draws from both? 1, 0, or -1 with an exception. */
-static int draw_same(PyObject *a, PyObject *b) {
-    for (int i = 0; i < 2; i++) {
-        PyObject *x = PyObject_CallMethod(a, "random", NULL), *y = PyObject_CallMethod(b, "random", NULL);
-        int same = x == NULL || y == NULL ? -1 : PyObject_RichCompareBool(x, y, Py_EQ);
-        Py_XDECREF(x);
-        Py_XDECREF(y);
-        if (same != 1) return same;
-    }
-    return 1;
+static int draw(PyObject *generator, const char *method) {
+    PyObject *value = PyObject_CallMethod(generator, method, NULL);
+    Py_XDECREF(value);
+    return value == NULL ? -1 : 0;
 }
 
-/* Two generators with one seed, whose states are `n` bytes at `at_a` and `at_b`: are these bytes all there is to it?
- * They must be equal at first, differ after a draw, and continue alike once they were copied, over a refill. */
-static int probe(PyObject *a, PyObject *b, char *at_a, char *at_b, size_t n) {
-    if (memcmp(at_a, at_b, n) != 0) return 0;
-    for (int i = 0; i < 700; i++) {
-        PyObject *x = PyObject_CallMethod(a, "random", NULL);
-        if (x == NULL) return -1;
-        Py_DECREF(x);
-        if (memcmp(at_a, at_b, n) == 0) return 0;
-        if (i % 100 != 0) continue;
-        memcpy(at_b, at_a, n);
-        int same = draw_same(a, b);
-        if (same != 1 || memcmp(at_a, at_b, n) != 0) return same < 0 ? -1 : 0;
+/* Are these pieces all there is to the state of a generator? Of two with one seed they must be equal at first, differ
+ * after every draw by one of the methods (which ends with NULL), and once they are copied, both continue alike; over
+ * enough draws for a refill. 1, 0, or -1 with an exception. */
+static int probe(PyObject *a, PyObject *b, core_raw *in_a, core_raw *in_b, const char *const *methods) {
+    PyObject *copy = raw_copy(in_a);
+    int works = copy == NULL ? -1 : raw_equal(in_b, copy);
+    for (int i = 0; works == 1 && i < 700; i++) {
+        for (const char *const *method = methods; works == 1 && *method != NULL; method++) {
+            works = draw(a, *method) < 0 ? -1 : !raw_equal(in_a, copy);
+            Py_XDECREF(copy);
+            copy = works == 1 ? raw_copy(in_a) : NULL;
+            if (works == 1 && copy == NULL) works = -1;
+        }
+        if (works != 1 || i % 50 != 0) continue;
+        raw_put(in_b, copy);
+        for (const char *const *method = methods; works == 1 && *method != NULL; method++)
+            works = draw_same(a, b, *method);
+        Py_XDECREF(copy);
+        copy = raw_copy(in_a);
+        if (works == 1) works = copy == NULL ? -1 : raw_equal(in_b, copy);
     }
-    return 1;
+    Py_XDECREF(copy);
+    Py_CLEAR(in_a->last);
+    Py_CLEAR(in_b->last);
+    return works;
 }
 
 static PyObject *make_seeded(PyObject *type, long seed) { return PyObject_CallFunction(type, "l", seed); }
 
-/* The bytes that the C type behind random.Random adds to an object: index and state. */
-static Py_ssize_t python_state_bytes(PyObject *generator) {
-    PyObject *base = PyObject_GetAttrString((PyObject *)Py_TYPE(generator), "__base__");
-    PyObject *size = base == NULL ? NULL : PyObject_GetAttrString(base, "__basicsize__");
-    Py_ssize_t n = size == NULL ? -1 : PyLong_AsSsize_t(size) - (Py_ssize_t)sizeof(PyObject);
-    Py_XDECREF(base);
+static Py_ssize_t object_bytes(PyObject *type) {
+    PyObject *size = PyObject_GetAttrString(type, "__basicsize__");
+    Py_ssize_t n = size == NULL ? -1 : PyLong_AsSsize_t(size);
     Py_XDECREF(size);
     return n;
 }
 
+/* random.Random: the C type behind it adds index and state to an object, and nothing else. */
 int core_probe_python(core_state *state) {
+    static const char *const methods[] = {"random", NULL};
     PyObject *type = (PyObject *)Py_TYPE(state->python_random);
-    Py_ssize_t n = python_state_bytes(state->python_random);
+    PyObject *base = PyObject_GetAttrString(type, "__base__");
+    Py_ssize_t n = base == NULL ? 0 : object_bytes(base) - (Py_ssize_t)sizeof(PyObject);
     PyObject *a = n > 0 ? make_seeded(type, 1) : NULL, *b = a == NULL ? NULL : make_seeded(type, 1);
-    int works = b == NULL ? 0 : probe(a, b, python_memory(a), python_memory(b), (size_t)n);
+    int works = 0;
+    if (b != NULL) {
+        core_raw in_a = {.memory = (char *)a + sizeof(PyObject), .n_bytes = (size_t)n};
+        core_raw in_b = {.memory = (char *)b + sizeof(PyObject), .n_bytes = (size_t)n};
+        works = probe(a, b, &in_a, &in_b, methods);
+    }
+    Py_XDECREF(base);
     Py_XDECREF(a);
     Py_XDECREF(b);
     PyErr_Clear(); /* whatever went wrong: it does not work */
     Py_CLEAR(state->raw_python.last);
-    state->raw_python.memory = works == 1 ? python_memory(state->python_random) : NULL;
-    state->raw_python.n_bytes = n;
+    state->raw_python.memory = works == 1 ? (char *)state->python_random + sizeof(PyObject) : NULL;
+    state->raw_python.n_bytes = works == 1 ? (size_t)n : 0;
     return 0;
 }
 
@@ -143,32 +166,69 @@ static PyObject *numpy_bit_generator(core_state *state, PyObject *random_state) 
     return found;
 }
 
+static char *numpy_memory(PyObject *bit_generator) {
+    PyObject *capsule = PyObject_GetAttrString(bit_generator, "capsule");
+    /* numpy/random/bitgen.h: the structure begins with a pointer to the state. */
+    void **bitgen = capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, "BitGenerator");
+    Py_XDECREF(capsule); /* the bit generator keeps it */
+    return bitgen == NULL ? NULL : (char *)*bitgen;
+}
+
+/* numpy's randn() makes two numbers at a time and keeps the second inside the object: find out where. */
+static int find_second_number(PyObject *type, size_t *out_at, size_t *out_n) {
+    Py_ssize_t n = object_bytes(type);
+    PyObject *generator = n > 0 && n < 4096 ? make_seeded(type, 3) : NULL;
+    char before[4096];
+    size_t first = (size_t)n, end = 0;
+    for (int i = 0; generator != NULL && i < 6; i++) {
+        memcpy(before, generator, (size_t)n);
+        if (draw(generator, "randn") < 0) break;
+        for (size_t at = sizeof(PyObject); at < (size_t)n; at++) {
+            if (((char *)generator)[at] == before[at]) continue;
+            if (at < first) first = at;
+            if (at >= end) end = at + 1;
+        }
+    }
+    Py_XDECREF(generator);
+    if (PyErr_Occurred() || end <= first || end - first > 32) return 0;
+    *out_at = first;
+    *out_n = end - first;
+    return 1;
+}
+
+static core_raw numpy_raw(PyObject *random_state, PyObject *bit_generator, size_t at, size_t n_more) {
+    return (core_raw){.memory = numpy_memory(bit_generator),
+                      .n_bytes = MT19937_BYTES,
+                      .more = (char *)random_state + at,
+                      .n_more = n_more};
+}
+
 /* Tried once, when numpy is seen first. */
 static void probe_numpy(core_state *state, PyObject *global) {
+    static const char *const methods[] = {"random", "randn", "randn", "randn", NULL};
     PyObject *type = (PyObject *)Py_TYPE(global);
     PyObject *a = make_seeded(type, 1), *b = a == NULL ? NULL : make_seeded(type, 1);
-    PyObject *in_a = b == NULL ? NULL : numpy_bit_generator(state, a);
-    PyObject *in_b = in_a == NULL ? NULL : numpy_bit_generator(state, b);
-    PyObject *in_global = in_b == NULL ? NULL : numpy_bit_generator(state, global);
-    int works = 0;
-    if (in_global != NULL && Py_TYPE(in_global) == Py_TYPE(in_a)) {
-        char *at_a = numpy_memory(in_a), *at_b = at_a == NULL ? NULL : numpy_memory(in_b);
-        works = at_b == NULL ? 0 : probe(a, b, at_a, at_b, MT19937_BYTES);
+    PyObject *bits_a = b == NULL ? NULL : numpy_bit_generator(state, a);
+    PyObject *bits_b = bits_a == NULL ? NULL : numpy_bit_generator(state, b);
+    PyObject *bits = bits_b == NULL ? NULL : numpy_bit_generator(state, global);
+    size_t at = 0, n_more = 0;
+    if (bits != NULL && Py_TYPE(bits) == Py_TYPE(bits_a) && find_second_number(type, &at, &n_more)) {
+        core_raw in_a = numpy_raw(a, bits_a, at, n_more), in_b = numpy_raw(b, bits_b, at, n_more);
+        core_raw real = numpy_raw(global, bits, at, n_more);
+        if (in_a.memory != NULL && in_b.memory != NULL && real.memory != NULL &&
+            probe(a, b, &in_a, &in_b, methods) == 1) {
+            Py_INCREF(bits);
+            real.owner = bits;
+            state->raw_numpy = real;
+        }
     }
-    PyErr_Clear();
-    state->raw_numpy.memory = works == 1 ? numpy_memory(in_global) : NULL;
-    PyErr_Clear();
-    state->raw_numpy.n_bytes = MT19937_BYTES;
-    if (state->raw_numpy.memory != NULL) {
-        Py_INCREF(in_global);
-        state->raw_numpy.owner = in_global;
-    }
+    PyErr_Clear(); /* whatever went wrong: it does not work */
     state->numpy_probed = 1;
     Py_XDECREF(a);
     Py_XDECREF(b);
-    Py_XDECREF(in_a);
-    Py_XDECREF(in_b);
-    Py_XDECREF(in_global);
+    Py_XDECREF(bits_a);
+    Py_XDECREF(bits_b);
+    Py_XDECREF(bits);
 }
 
 /* ---- Noting one generator ---- */
@@ -266,7 +326,7 @@ static int offset_moved(core_state *state, const core_generator *g) {
 }
 
 static int raw_moved(const core_raw *raw, const core_generator *g) {
-    return raw->memory == NULL || memcmp(PyBytes_AsString(g->state), raw->memory, (size_t)raw->n_bytes) != 0;
+    return raw->memory == NULL || !raw_equal(raw, g->state);
 }
 
 /* gauss() hands out every second number without a draw. */
@@ -304,11 +364,6 @@ static int put_offset(core_state *state, const core_generator *g) {
     return call_uint64_with(g->object, state->str_set_offset, g->offset);
 }
 
-static int put_raw(const core_raw *raw, const core_generator *g) {
-    if (raw->memory != NULL) memcpy(raw->memory, PyBytes_AsString(g->state), (size_t)raw->n_bytes);
-    return 0;
-}
-
 static int put(core_state *state, const core_generator *g) {
     switch (g->kind) {
     case TORCH_STATE:
@@ -316,10 +371,11 @@ static int put(core_state *state, const core_generator *g) {
     case TORCH_OFFSET:
         return put_offset(state, g);
     case RAW_PYTHON:
-        (void)put_raw(&state->raw_python, g);
+        raw_put(&state->raw_python, g->state);
         return PyObject_SetAttr(g->object, state->str_gauss_next, g->extra);
     case RAW_NUMPY:
-        return put_raw(&state->raw_numpy, g);
+        raw_put(&state->raw_numpy, g->state);
+        return 0;
     default: {
         PyObject *done = PyObject_CallMethodObjArgs(g->object, state->str_restore, NULL);
         Py_XDECREF(done);

@@ -72,12 +72,14 @@
     X(_bit_generator)                                                                                                  \
     X(capsule)
 
-/* A generator whose state is plain memory that can be compared in place. */
+/* A generator whose state is plain memory that can be compared in place, in one or two pieces. */
 typedef struct core_raw {
-    PyObject *owner; /* owned: the object that the memory belongs to */
+    PyObject *owner; /* owned: the object that the first piece belongs to, if it may be replaced by another */
     PyObject *last;  /* owned: bytes; the last copy that was taken, shared while nothing moves */
     char *memory;    /* NULL: not available, the slow way is taken */
-    Py_ssize_t n_bytes;
+    size_t n_bytes;
+    char *more;
+    size_t n_more;
 } core_raw;
 
 typedef struct core_state {

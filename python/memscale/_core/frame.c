@@ -22,6 +22,7 @@
 #include <string.h>
 
 #define NO_TASK INT64_MIN
+#define LARGE_MASK (1 << 23)
 #define MAX_DIMS 8 /* of a tensor with more, the first ones are compared */
 
 typedef struct Frame Frame;
@@ -217,6 +218,16 @@ static int run_again(core_state *state, Frame *self) {
     return result == NULL ? -1 : 0;
 }
 
+/* Is it worth an exception to end a recomputation behind its last saved tensor? The inputs of a matrix product are
+ * saved before it is computed: yes. A dropout's mask is saved behind it, and what follows is an addition: only where
+ * that takes a GPU longer than an exception through C++ takes the host, some 50 microseconds each. */
+static int stop_pays(const core_state *state, const slot *s) {
+    int64_t n = 1;
+    if (s->dtype != state->mask_type) return 1;
+    for (int64_t i = 0; i < s->n_dims && i < MAX_DIMS && n < LARGE_MASK; i++) n *= s->dims[i];
+    return n >= LARGE_MASK;
+}
+
 /* Fill the slots of every record that is alive. */
 static int recompute(core_state *state, Frame *self, int64_t task) {
     clear_tensors(self);
@@ -225,9 +236,7 @@ static int recompute(core_state *state, Frame *self, int64_t task) {
     self->cursor = 0;
     self->last = self->n_slots - 1;
     while (self->last > 0 && self->slots[self->last].record == NULL) self->last--;
-    /* The inputs of a matrix product are saved before it is computed, so an exception there saves it. A dropout's mask
-     * is saved behind it, and what follows, an addition, costs less than an exception through C++. */
-    self->stop = self->last < self->n_slots - 1 || self->slots[self->last].dtype != state->mask_type;
+    self->stop = self->last < self->n_slots - 1 || stop_pays(state, &self->slots[self->last]);
     int status = run_again(state, self);
     Py_ssize_t last = self->last;
     self->last = -1;

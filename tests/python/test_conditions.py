@@ -1,0 +1,378 @@
+"""What a repetition starts from: the state of modules, generators and switches, captured and put back in C."""
+
+import gc
+import random
+import threading
+import weakref
+
+import numpy
+import pytest
+import torch
+from torch import nn
+
+import memscale
+import zoo
+from memscale import _core
+
+
+class Block(nn.Module):
+    def __init__(self, n=16):
+        super().__init__()
+        self.a, self.b = nn.Linear(n, n), nn.Linear(n, n)
+        self.log = []
+        self.table = {}
+        self.steps = 0
+
+    def forward(self, x):
+        return x + self.b(nn.functional.dropout(torch.relu(self.a(x)), 0.1, self.training))
+
+
+class Chain(nn.Module):
+    def __init__(self, block, n=3):
+        super().__init__()
+        self.blocks = nn.ModuleList([block() for _ in range(n)])
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def make(block):
+    torch.manual_seed(0)
+    return Chain(block).train()
+
+
+def step(model, seed=7):
+    torch.manual_seed(seed)
+    random.seed(seed)
+    numpy.random.seed(seed)
+    loss = model(zoo.floats(4, 16)).pow(2).mean()
+    loss.backward()
+    found = {name: p.grad.clone() for name, p in model.named_parameters()}
+    model.zero_grad()
+    return loss.detach(), found
+
+
+def states():
+    return torch.get_rng_state(), random.getstate(), numpy.random.get_state()[2:], numpy.random.get_state()[1].tolist()
+
+
+def attributes(model):
+    return [(block.steps, list(block.log), dict(block.table)) for block in model.blocks]
+
+
+def run(block, n_steps=5, wrap=zoo.everything_recomputed):
+    model = wrap(make(block))
+    found = [step(model) for _ in range(n_steps)]
+    return found, attributes(model), states()
+
+
+def same_as_plain(block, n_steps=5):
+    zoo.assert_same(run(block, n_steps, lambda m: m), run(block, n_steps))
+
+
+def test_the_plain_block():
+    same_as_plain(Block)
+
+
+@pytest.mark.parametrize("when", [1, 2, 4])
+def test_attributes_that_change_only_later(when):
+    """In the checked run it leaves no trace, so repetitions run in place; what it does later is undone all the same."""
+
+    class Late(Block):
+        calls = 0
+
+        def forward(self, x):
+            out = super().forward(x)
+            if Late.calls >= 3 * 2 * when:  # beyond the checked step
+                self.steps += 1
+                self.log.append(self.steps)
+                self.table[self.steps] = "seen"
+                self.extra = self.steps
+                if self.steps > 2:
+                    self.log.pop(0)
+                    del self.table[min(self.table)]
+            return out
+
+    def counted(wrap):
+        Late.calls = 0
+        model = wrap(make(Late))
+        found = []
+        for _ in range(6):
+            found.append(step(model))
+            Late.calls += 6
+        return found, attributes(model), [getattr(b, "extra", None) for b in model.blocks]
+
+    zoo.assert_same(counted(lambda m: m), counted(zoo.everything_recomputed))
+
+
+def test_a_hook_that_comes_and_goes_between_forward_and_backward(recomputed):
+    def go(model):
+        step(model)
+        torch.manual_seed(7)
+        loss = model(zoo.floats(4, 16)).pow(2).mean()
+        tables = [id(vars(m)["_forward_hooks"]) for m in model.modules()]
+        handle = model.blocks[1].a.register_forward_hook(lambda module, args, out: out * 2)
+        loss.backward()  # the hook was not there in forward
+        assert [id(vars(m)["_forward_hooks"]) for m in model.modules()] == tables
+        assert len(model.blocks[1].a._forward_hooks) == 1
+        handle.remove()
+        assert not model.blocks[1].a._forward_hooks
+        return {name: p.grad.clone() for name, p in model.named_parameters()}
+
+    zoo.assert_same(go(make(Block)), go(zoo.everything_recomputed(make(Block))))
+    assert recomputed
+
+
+def test_training_mode_and_parameters_that_change_in_between():
+    def go(model):
+        step(model)
+        torch.manual_seed(7)
+        loss = model(zoo.floats(4, 16)).pow(2).mean()
+        model.eval()
+        model.blocks[0].steps = 99
+        loss.backward()
+        assert not any(m.training for m in model.modules())
+        assert model.blocks[0].steps == 99
+        return {name: p.grad.clone() for name, p in model.named_parameters()}
+
+    zoo.assert_same(go(make(Block)), go(zoo.everything_recomputed(make(Block))))
+
+
+def test_parameters_swapped_for_one_forward():
+    """functional_call puts others in for the forward alone; backward must see those."""
+
+    def go(model):
+        step(model)
+        other = {name: (p * 1.5).detach().requires_grad_() for name, p in model.named_parameters()}
+        torch.manual_seed(7)
+        loss = torch.func.functional_call(model, other, (zoo.floats(4, 16),)).pow(2).mean()
+        return torch.autograd.grad(loss, list(other.values()))
+
+    zoo.assert_same(go(make(Block)), go(zoo.everything_recomputed(make(Block))))
+
+
+class Drawing(Block):
+    """Draws from generators other than torch's, from some call on."""
+
+    source = "python"
+    start = 0
+    calls = 0
+
+    def draw(self):
+        if self.source == "python":
+            return random.random()
+        if self.source == "gauss":
+            return random.gauss(0, 1)
+        if self.source == "numpy":
+            return float(numpy.random.rand())
+        return float(numpy.random.randn())
+
+    def forward(self, x):
+        scale = 1.0 + 0.1 * self.draw() if Drawing.calls >= Drawing.start else 1.0
+        return super().forward(x * scale)
+
+
+@pytest.mark.parametrize("start", [0, 2])
+@pytest.mark.parametrize("source", ["python", "gauss", "numpy", "randn"])
+def test_other_generators(source, start):
+    """Also by a unit that did not draw from them when it was checked. gauss and randn hand out every second number
+    without a draw."""
+
+    def go(wrap):
+        Drawing.source, Drawing.start, Drawing.calls = source, start, 0
+        model = wrap(make(Drawing))
+        found = []
+        for _ in range(5):
+            found.append(step(model))
+            Drawing.calls += 1
+        return found, states()
+
+    zoo.assert_same(go(lambda m: m), go(zoo.everything_recomputed))
+
+
+def test_other_generators_that_move_between_forward_and_backward():
+    class Python(Block):
+        def forward(self, x):
+            return super().forward(x * (1.0 + random.random() + float(numpy.random.randn())))
+
+    def go(model):
+        for _ in range(3):
+            torch.manual_seed(7)
+            random.seed(7)
+            numpy.random.seed(7)
+            loss = model(zoo.floats(4, 16)).pow(2).mean()
+            torch.rand(3), random.gauss(0, 1), numpy.random.randn()
+            before = states()
+            loss.backward()
+            zoo.assert_same(before, states())
+        return {name: p.grad.clone() for name, p in model.named_parameters()}
+
+    zoo.assert_same(go(make(Python)), go(zoo.everything_recomputed(make(Python))))
+
+
+def test_another_bit_generator_of_numpy():
+    """Its memory is another one: then numpy is asked."""
+
+    class Numpy(Block):
+        def forward(self, x):
+            return super().forward(x * (1.0 + float(numpy.random.rand())))
+
+    old = numpy.random.get_bit_generator()
+    try:
+        numpy.random.set_bit_generator(numpy.random.MT19937(5))
+
+        def go(wrap):
+            model = wrap(make(Numpy))
+            found = []
+            for _ in range(3):
+                numpy.random.seed(3)
+                torch.manual_seed(7)
+                loss = model(zoo.floats(4, 16)).pow(2).mean()
+                loss.backward()
+                found.append(loss.detach())
+            return found, {name: p.grad.clone() for name, p in model.named_parameters()}
+
+        zoo.assert_same(go(lambda m: m), go(zoo.everything_recomputed))
+    finally:
+        numpy.random.set_bit_generator(old)
+
+
+def test_randomness_notices_and_restores():
+    for draw in (
+        lambda: torch.rand(1),
+        random.random,
+        lambda: random.gauss(0, 1),
+        numpy.random.rand,
+        numpy.random.randn,
+    ):
+        draw()
+        noted = _core.Randomness([torch.device("cpu")])
+        assert not noted.moved()
+        first = draw()
+        assert noted.moved()
+        noted.restore()
+        assert not noted.moved()
+        assert first == draw()
+
+
+def test_switches_of_forward_hold_in_backward():
+    seen = []
+
+    class Switched(Block):
+        def forward(self, x):
+            seen.append((torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"), torch.get_default_dtype()))
+            return super().forward(x)
+
+    model = zoo.everything_recomputed(make(Switched))
+    x = zoo.floats(4, 16)
+    for outside in (False, True):
+        for _ in range(2):
+            del seen[:]
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = model(x).float().pow(2).mean()
+            forward = set(seen)
+            del seen[:]
+            with torch.autocast("cpu", torch.float16, enabled=outside):
+                loss.backward()
+                assert torch.is_autocast_enabled("cpu") == outside
+            assert set(seen) == forward == {(True, torch.bfloat16, torch.float32)}
+        model.zero_grad()
+    with torch.autocast("cpu", torch.bfloat16):
+        pass
+    loss = model(x).pow(2).mean()
+    del seen[:]
+    with torch.autocast("cpu", torch.bfloat16):
+        loss.backward()
+    assert {entry[0] for entry in seen} == {False}
+
+
+def test_a_capture_keeps_no_tensor_that_a_module_gave_up():
+    """Attributes with tensors are not kept from one call to the next."""
+
+    class Keeping(Block):
+        def forward(self, x):
+            out = super().forward(x)
+            self.last = out.detach()
+            self.log = [out.detach()]
+            return out
+
+    model = zoo.everything_recomputed(make(Keeping))
+    for _ in range(2):
+        step(model)
+    held = [weakref.ref(t) for block in model.blocks for t in (block.last, *block.log)]
+    for block in model.blocks:
+        block.last, block.log = None, []
+    gc.collect()
+    assert not any(ref() is not None for ref in held)
+
+
+def test_a_model_that_moves_to_another_type_and_back():
+    model, plain = zoo.everything_recomputed(make(Block)), make(Block)
+    for convert in (lambda m: m, lambda m: m.double(), lambda m: m.float()):
+        for m in (model, plain):
+            convert(m)
+        x = zoo.floats(4, 16).to(next(plain.parameters()).dtype)
+        found = []
+        for m in (plain, model):
+            torch.manual_seed(7)
+            loss = m(x).pow(2).mean()
+            loss.backward()
+            found.append((loss.detach(), {name: p.grad.clone() for name, p in m.named_parameters()}))
+            m.zero_grad()
+        zoo.assert_same(*found)
+
+
+def test_repetitions_of_one_unit_exclude_each_other():
+    """Two graphs of one model, backward in two threads: the modules live in one state at a time."""
+
+    busy, worst = {}, []
+
+    class Slow(Block):
+        def forward(self, x):
+            if threading.current_thread() is not threading.main_thread():
+                busy[id(self)] = busy.get(id(self), 0) + 1
+                worst.append(busy[id(self)])
+                threading.Event().wait(0.01)
+                busy[id(self)] -= 1
+            return super().forward(x)
+
+    torch.manual_seed(0)
+    model = zoo.everything_recomputed(Chain(Slow, 2).train())
+    step(model)
+    losses = [model(zoo.floats(4, 16)).pow(2).mean() for _ in range(4)]
+    threads = [threading.Thread(target=loss.backward) for loss in losses]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(worst) == 8
+    assert max(worst) == 1
+
+
+def test_the_end_of_a_repetition(recomputed):
+    """It stops behind the last tensor that is needed, unless that is the mask of a small dropout."""
+    ends = []
+
+    class Last(Block):
+        masked = True
+
+        def forward(self, x):
+            out = super().forward(x)
+            if self.masked:
+                mask = torch.rand_like(out) > 0.5
+                out = torch.where(mask, out, torch.zeros_like(out))  # saves the mask
+            ends.append(recomputed != [])
+            return out
+
+    for masked in (True, False):
+        Last.masked = masked
+        model = zoo.everything_recomputed(make(Last))
+        step(model)
+        del ends[:], recomputed[:]
+        step(model)
+        assert recomputed == ["blocks.2", "blocks.1", "blocks.0"]
+        assert ends.count(True) == (3 if masked else 0)
+        zoo.assert_same(step(make(Last)), step(model))
+    memscale.detach(model)
