@@ -27,6 +27,7 @@ from .plan import Plan
 
 HANDLE = "_memscale_executor"
 
+_is_tracing = getattr(torch._C, "_is_tracing", torch.jit.is_tracing)
 # False inside torch.func transforms, which do not support hooks on saved tensors.
 _hooks_allowed = getattr(torch._C._autograd, "_saved_tensors_hooks_is_enabled", lambda: True)
 # The hooks on saved tensors that are in force, if any (the argument: also while tracing).
@@ -196,7 +197,7 @@ class Executor:
 
     def run_unit(self, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a unit's forward as the plan says."""
-        if not _may_hook() or not (self.attached and unit.recompute and torch.is_grad_enabled()):
+        if not (unit.recompute and self.attached and torch.is_grad_enabled() and _may_hook()):
             return unit.plain(*args, **kwargs)
         if not self._sampling and _top_hooks(True) is not None:
             self._say_once("hooks on saved tensors (a checkpoint, an offload) are around the model: they come first")
@@ -377,9 +378,11 @@ def _refuse_data_parallel() -> None:
 
 def _may_hook() -> bool:
     """Not inside a compiler, a transform, or a mode that sees every operation: backward would run without it."""
-    if torch.compiler.is_compiling() or torch.jit.is_tracing() or not _hooks_allowed():
+    if torch.compiler.is_compiling() or _is_tracing() or not _hooks_allowed():
         return False
     if torch._C._len_torch_dispatch_stack() > 0:
         return False
     n_modes = torch._C._len_torch_function_stack()
+    if n_modes == 0:
+        return True
     return all(isinstance(torch._C._get_function_stack_at(i), DeviceContext) for i in range(n_modes))

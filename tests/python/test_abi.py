@@ -1,0 +1,62 @@
+"""One binary for every Python from 3.10 on: the extension that these tests use, loaded by the other interpreters here."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from memscale import _core
+
+PROGRAM = """
+import importlib.util, json, random, sys
+spec = importlib.util.spec_from_file_location("memscale._core", sys.argv[1])
+core = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(core)
+units = [(f"h.{i}", 1000, 5_000_000, 100_000, 64, core.UNIT_ELIGIBLE | core.UNIT_RUN) for i in range(4)]
+plan = core.plan_create(units, 1000, 1000, 8_000_000, -1, core.PLAN_FASTEST)
+try:
+    core.bind({})
+except TypeError as error:
+    refused = str(error)
+print(json.dumps([core.version, core.hash64(b"x"), json.loads(core.hw_detect(""))["page_bytes"], plan.to_json(), refused]))
+"""
+
+
+def interpreters():
+    """Other versions of Python on this machine, by name and where pyenv keeps them."""
+    found = {}
+    for minor in range(10, 20):
+        if (3, minor) == sys.version_info[:2]:
+            continue
+        pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+        candidates = [shutil.which(f"python3.{minor}"), *sorted(pyenv.glob(f"3.{minor}.*/bin/python"))]
+        for candidate in filter(None, candidates):
+            check = [str(candidate), "-c", f"import sys; sys.exit(sys.version_info[:2] != (3, {minor}))"]
+            if subprocess.run(check, capture_output=True, check=False).returncode == 0:
+                found[f"3.{minor}"] = str(candidate)
+                break
+    return found
+
+
+def load_with(python):
+    result = subprocess.run([python, "-I", "-c", PROGRAM, _core.__file__], capture_output=True, text=True, check=True)
+    return json.loads(result.stdout)
+
+
+@pytest.mark.parametrize("version", ["3.10", "3.11", "3.12", "3.13", "3.14"])
+def test_the_binary_works_under(version):
+    python = interpreters().get(version)
+    if python is None:
+        pytest.skip(f"no other Python {version} on this machine")
+    ours = load_with(sys.executable)
+    assert load_with(python) == ours
+    assert ours[0] == _core.version
+    assert "tensor_type" in ours[4]
+
+
+def test_its_name_says_so():
+    assert _core.__file__.endswith(".abi3.so")
