@@ -13,6 +13,7 @@ import dataclasses
 import json
 import os
 import random
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from importlib import metadata
@@ -158,7 +159,7 @@ def _device_checks(gpu: _core.Gpu, device: int, usable: Check, progress: Progres
 
 def explain_driver(text: str) -> tuple[str, bool]:
     """Why there is no GPU, from what the core says of the driver; and whether a machine may well be in that state."""
-    if text.startswith("libcuda.so.1: cannot open shared object file: No such file"):
+    if re.search(r"libcuda\.so\.1: .*No such file", text):
         return "no NVIDIA driver: there is no libcuda.so.1", True
     if "CUDA_ERROR_NO_DEVICE" in text or "error 100" in text or "has no device" in text:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")

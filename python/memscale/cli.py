@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 error (for ``doctor``: something that must work does not),
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
@@ -30,15 +31,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         code: int = arguments.run(arguments)
-        sys.stdout.flush()
+        _flush()
         return code
-    except BrokenPipeError:  # the reader has had enough; what is left in the buffer goes nowhere
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader has had enough
+        _drop_output()
         return 1
     except KeyboardInterrupt:
         return 130
     except (_core.MemScaleError, OSError, ValueError, MemoryError) as error:
         print(f"memscale: error: {error}", file=sys.stderr)
+        try:
+            _flush()
+        except OSError:  # it was the output that failed
+            _drop_output()
         return 1
 
 
@@ -146,32 +151,31 @@ def _diagnose(arguments: argparse.Namespace) -> int:
 
 def _write_check(check: _doctor.Check) -> None:
     status = f"{check.status:<8}"
-    if _has_colour(sys.stdout):
+    if _has_colour():
         status = f"{_COLOURS[check.status]}{status}{_PLAIN}"
     lines = _lines(check.detail, indent=25)
     _write(f"{status} {check.name:<15} {lines[0]}")
     for line in lines[1:]:
         _write(f"{'':<24} {line}")
-    sys.stdout.flush()
+    _flush()
 
 
 class _Progress:
     """One line on a terminal that says what is being done, and goes when it is done."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._shown = stream.isatty()
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream if _is_terminal(stream) else None
         self._width = 0
 
     def __call__(self, text: str) -> None:
         self.clear()
-        if self._shown:
+        if self._stream is not None:
             self._width = len(text) + 3
             self._stream.write(f"{text}...")
             self._stream.flush()
 
     def clear(self) -> None:
-        if self._shown and self._width:
+        if self._stream is not None and self._width:
             self._stream.write(f"\r{'':<{self._width}}\r")
             self._stream.flush()
         self._width = 0
@@ -199,17 +203,33 @@ def _table(title: str, rows: Iterable[Row]) -> None:
 def _lines(text: str, indent: int) -> list[str]:
     """A text as it fits a terminal beside an indent; one line where the output goes elsewhere, to be searched."""
     flat = " ".join(text.split())
-    if not sys.stdout.isatty():
+    if not _is_terminal(sys.stdout):
         return [flat]
     width = max(shutil.get_terminal_size().columns - indent, 30)
     return textwrap.wrap(flat, width, break_long_words=False, break_on_hyphens=False) or [""]
 
 
-def _has_colour(stream: TextIO) -> bool:
-    return stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+def _is_terminal(stream: TextIO | None) -> bool:
+    return stream is not None and stream.isatty()  # None: the process was started with that stream closed
+
+
+def _has_colour() -> bool:
+    return _is_terminal(sys.stdout) and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
 
 def _write(text: str) -> None:
     """A line on standard output; what its encoding cannot hold is written as an escape."""
-    encoding = sys.stdout.encoding or "utf-8"
-    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+    if sys.stdout is not None:
+        encoding = sys.stdout.encoding or "utf-8"
+        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+
+
+def _flush() -> None:
+    if sys.stdout is not None:
+        sys.stdout.flush()
+
+
+def _drop_output() -> None:
+    """What is left in the buffer goes nowhere: Python would try to write it again at exit, and complain."""
+    with contextlib.suppress(AttributeError, OSError):  # not a file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -147,6 +147,28 @@ def test_version_and_help(capsys):
         assert words in capsys.readouterr().out
 
 
+def test_output_that_goes_nowhere(monkeypatch, no_gpu):
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    assert cli.main(["env"]) == 0
+    assert cli.main(["doctor", "--json"]) == 1
+
+
+def test_a_full_disk():
+    if not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full")
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(
+            [sys.executable, "-m", "memscale", "env"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env=environment(PYTHONUNBUFFERED=""),
+            text=True,
+            check=False,
+        )
+    assert (result.returncode, result.stderr) == (1, "memscale: error: [Errno 28] No space left on device\n")
+
+
 def test_a_reader_that_leaves():
     process = subprocess.Popen(
         [sys.executable, "-m", "memscale", "env"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
@@ -348,7 +370,7 @@ def test_gpu_without_a_driver(tmp_path):
     assert rows["driver"][2].startswith("/nowhere/libcuda.so: cannot open")
     assert str(tmp_path / "a") in rows["nvrtc"][2]
     assert rows["cache"] == (True, 0, str(tmp_path))
-    assert gpu.hw().startswith('{"memscale_hw"') or json.loads(gpu.hw())["gpus"] == []
+    assert json.loads(gpu.hw())["gpus"] == []
     for call in (lambda: gpu.checksum(0, 4096, 8, 0), lambda: gpu.link(0, 1 << 20)):
         with pytest.raises(memscale.MemScaleError, match="no GPU: /nowhere/libcuda.so"):
             call()
