@@ -121,16 +121,14 @@ def test_doctor_without_a_driver():
     assert "\x1b" not in result.stdout
 
 
-@pytest.mark.parametrize(
-    "arguments", [(), ("unknown",), ("env", "--colour"), ("doctor", "now"), ("--json",)], ids=lambda a: " ".join(a)
-)
-def test_usage_errors(arguments, capsys):
-    with pytest.raises(SystemExit) as error:
-        cli.main(arguments)
-    assert error.value.code == 2
-    output = capsys.readouterr()
-    assert output.out == ""
-    assert "usage: memscale" in output.err
+def test_usage_errors(capsys):
+    for arguments in ((), ("unknown",), ("env", "--colour"), ("doctor", "now"), ("--json",)):
+        with pytest.raises(SystemExit) as error:
+            cli.main(arguments)
+        assert error.value.code == 2
+        output = capsys.readouterr()
+        assert output.out == ""
+        assert "usage: memscale" in output.err
 
 
 def test_usage_error_of_the_process():
@@ -810,8 +808,7 @@ def test_doctor_with_a_gpu(server):
 @pytest.mark.parametrize(
     ("changes", "check", "status", "words"),
     [
-        ({"FAKE_CUDA_DRIVER": 11040}, "driver", "skipped", "too old: the driver is for CUDA 11.4, and 11.8 or later"),
-        ({"FAKE_CUDA_DRIVER": 11040}, "gpu kernel", "skipped", "too old"),
+        ({"FAKE_CUDA_DRIVER": 11040}, "gpu kernel", "skipped", "too old: the driver is for CUDA 11.4, and 11.8 or"),
         ({"FAKE_CUDA_FAIL": "cuInit=100"}, "gpu link", "skipped", "finds no GPU"),
         ({"CUDA_VISIBLE_DEVICES": ""}, "gpu training", "skipped", "CUDA_VISIBLE_DEVICES='' leaves no GPU visible"),
         ({"CUDA_VISIBLE_DEVICES": "-1"}, "driver", "skipped", "CUDA_VISIBLE_DEVICES='-1' leaves no GPU visible"),
