@@ -49,6 +49,13 @@ def test_public_names_of_plan_and_executor():
     assert {"attach", "detach"} <= {n for n in vars(Executor) if not n.startswith("_")}
 
 
+def test_commands():
+    from memscale.cli import _parser
+
+    assert re.findall(r"^ {4}(\w+) ", _parser().format_help(), re.MULTILINE) == ["env", "doctor"]
+    assert 'memscale = "memscale.cli:main"' in (Path(__file__).parents[2] / "pyproject.toml").read_text()
+
+
 def test_version():
     header = (Path(__file__).parents[2] / "include/memscale/memscale.h").read_text()
     assert re.search(r'MS_VERSION_STRING "(.*)"', header).group(1) == memscale.__version__

@@ -93,6 +93,7 @@ typedef struct core_state {
     PyTypeObject *unit_type;
     PyTypeObject *call_type;
     PyTypeObject *randomness_type;
+    PyTypeObject *gpu_type;
     PyObject *unpack;        /* the module's own function */
     PyObject *random_lock;   /* see set_random_lock() */
     PyObject *observer;      /* called with each unit that is computed again, or NULL */
@@ -116,6 +117,9 @@ core_state *core_state_of_type(PyTypeObject *type);
 /* Raise the Python exception of a failed call, with the core's own message; always returns NULL. The one place where
  * statuses become exceptions. */
 PyObject *core_raise(core_state *state, ms_status status);
+
+/* Text that the core handed out, as str; frees it. */
+PyObject *core_text_to_str(char *text);
 
 /* Is it a torch tensor? bind() must have been called. */
 int core_is_tensor(const core_state *state, PyObject *object);
@@ -244,6 +248,7 @@ int core_add_plan(PyObject *module, core_state *state);
 int core_add_modules(PyObject *module, core_state *state);
 int core_add_conditions(PyObject *module, core_state *state);
 int core_add_call(PyObject *module, core_state *state);
+int core_add_gpu(PyObject *module, core_state *state);
 
 /* Functions of the module that live in other files. */
 PyObject *core_unpack(PyObject *module, PyObject *record);
@@ -254,5 +259,6 @@ PyObject *core_find_units(PyObject *module, PyObject *const *args, Py_ssize_t n)
 PyObject *core_hash64(PyObject *module, PyObject *data);
 PyObject *core_plan_create(PyObject *module, PyObject *const *args, Py_ssize_t n);
 PyObject *core_plan_from_json(PyObject *module, PyObject *text);
+PyObject *core_checksum(PyObject *module, PyObject *data);
 
 #endif

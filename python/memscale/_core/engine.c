@@ -11,8 +11,7 @@ typedef struct PlanObject {
     ms_plan *plan; /* owned */
 } PlanObject;
 
-/* Text that the core handed out, as str; frees it. */
-static PyObject *text_to_str(char *text) {
+PyObject *core_text_to_str(char *text) {
     PyObject *result = PyUnicode_FromString(text);
     ms_free(text);
     return result;
@@ -28,7 +27,7 @@ PyObject *core_hw_detect(PyObject *module, PyObject *root) {
     status = ms_hw_detect(path, NULL, &hw);
     if (status == MS_OK) status = ms_hw_to_json(&hw, &text);
     Py_END_ALLOW_THREADS
-    return status == MS_OK ? text_to_str(text) : core_raise(core_get_state(module), status);
+    return status == MS_OK ? core_text_to_str(text) : core_raise(core_get_state(module), status);
 }
 
 PyObject *core_hw_from_json(PyObject *module, PyObject *object) {
@@ -39,7 +38,7 @@ PyObject *core_hw_from_json(PyObject *module, PyObject *object) {
     char *canonical = NULL;
     ms_status status = ms_hw_from_json(text, (size_t)n, &hw);
     if (status == MS_OK) status = ms_hw_to_json(&hw, &canonical);
-    return status == MS_OK ? text_to_str(canonical) : core_raise(core_get_state(module), status);
+    return status == MS_OK ? core_text_to_str(canonical) : core_raise(core_get_state(module), status);
 }
 
 PyObject *core_hash64(PyObject *Py_UNUSED(module), PyObject *data) {
@@ -229,7 +228,7 @@ PyDoc_STRVAR(to_json_doc, "to_json($self, /)\n--\n\nThe plan as JSON text.");
 static PyObject *plan_to_json(PyObject *self, PyObject *Py_UNUSED(unused)) {
     char *text = NULL;
     ms_status status = ms_plan_to_json(((PlanObject *)self)->plan, &text);
-    return status == MS_OK ? text_to_str(text) : core_raise(core_state_of_type(Py_TYPE(self)), status);
+    return status == MS_OK ? core_text_to_str(text) : core_raise(core_state_of_type(Py_TYPE(self)), status);
 }
 
 PyDoc_STRVAR(check_doc, "check_units($self, units, /)\n--\n\nRaise unless the plan is for exactly these units.");

@@ -110,11 +110,12 @@ void core_put_back(core_pending pending) {
     if (pending.type != NULL) PyErr_Restore(pending.type, pending.value, pending.trace);
 }
 
+/* What was set before, for the caller to put back. */
 static PyObject *set_object(PyObject **slot, PyObject *value) {
     PyObject *old = *slot;
     if (value != Py_None) Py_INCREF(value);
     *slot = value == Py_None ? NULL : value;
-    Py_XDECREF(old);
+    if (old != NULL) return old;
     Py_RETURN_NONE;
 }
 
@@ -126,7 +127,8 @@ static PyObject *set_random_lock(PyObject *module, PyObject *lock) {
 }
 
 PyDoc_STRVAR(set_observer_doc, "set_observer(callback)\n--\n\n"
-                               "Call callback(unit) before a unit is computed again; None: nobody.");
+                               "Call callback(unit) before a unit is computed again; None: nobody. Returns "
+                               "what was set before.");
 
 static PyObject *set_observer(PyObject *module, PyObject *callback) {
     return set_object(&core_get_state(module)->observer, callback);
@@ -151,7 +153,7 @@ static void write_log(void *user, int level, const char *message) {
 
 PyDoc_STRVAR(set_log_doc, "set_log(callback)\n--\n\n"
                           "Send the core's messages to callback(level, text), or nowhere with None. Levels: 0 debug, "
-                          "1 info, 2 warning.");
+                          "1 info, 2 warning. Returns what was set before.");
 
 static PyObject *set_log(PyObject *module, PyObject *callback) {
     core_state *state = core_get_state(module);
@@ -162,13 +164,13 @@ static PyObject *set_log(PyObject *module, PyObject *callback) {
     ms_log_set_sink(NULL);
     PyObject *old = state->log_callback;
     state->log_callback = NULL;
-    Py_XDECREF(old);
     if (callback != Py_None) {
         Py_INCREF(callback);
         state->log_callback = callback;
         state->sink = (ms_log_sink){.write = write_log, .user = state, .min_level = MS_LOG_DEBUG};
         ms_log_set_sink(&state->sink);
     }
+    if (old != NULL) return old;
     Py_RETURN_NONE;
 }
 
@@ -176,6 +178,7 @@ PyDoc_STRVAR(unpack_doc, "unpack(record)\n--\n\nThe tensor that a Frame packed; 
 PyDoc_STRVAR(tensors_doc, "tensors_in(obj)\n--\n\nThe tensors in nested tuples, lists, dicts and dataclasses.");
 PyDoc_STRVAR(hw_detect_doc, "hw_detect(root)\n--\n\nThis host as a JSON record; root stands before every path read.");
 PyDoc_STRVAR(hw_from_json_doc, "hw_from_json(text)\n--\n\nCheck a host record and give it back in canonical form.");
+PyDoc_STRVAR(checksum_doc, "checksum(data)\n--\n\nThe checksum of bytes, as Gpu.checksum has it of device memory.");
 PyDoc_STRVAR(find_units_doc, "find_units(parents, class_hashes, own_hashes, param_bytes, flags)\n--\n\n"
                              "Indices of the units of a model. Arguments are bytes of 64-bit integers, flags of 32.");
 PyDoc_STRVAR(hash64_doc, "hash64(data)\n--\n\nA stable 64-bit hash of bytes.");
@@ -197,6 +200,7 @@ static PyMethodDef functions[] = {
     {"hw_from_json", core_hw_from_json, METH_O, hw_from_json_doc},
     {"find_units", FAST(core_find_units), METH_FASTCALL, find_units_doc},
     {"hash64", core_hash64, METH_O, hash64_doc},
+    {"checksum", core_checksum, METH_O, checksum_doc},
     {"plan_create", FAST(core_plan_create), METH_FASTCALL, plan_create_doc},
     {"plan_from_json", core_plan_from_json, METH_O, plan_from_json_doc},
     {NULL, NULL, 0, NULL},
@@ -252,7 +256,7 @@ static int exec_module(PyObject *module) {
     if (intern_names(state) < 0 || add_constants(module) < 0 || add_exceptions(module, state) < 0) return -1;
     if (core_add_frame(module, state) < 0 || core_add_modules(module, state) < 0) return -1;
     if (core_add_conditions(module, state) < 0 || core_add_call(module, state) < 0) return -1;
-    if (core_add_plan(module, state) < 0) return -1;
+    if (core_add_plan(module, state) < 0 || core_add_gpu(module, state) < 0) return -1;
     state->unpack = PyObject_GetAttrString(module, "unpack");
     return state->unpack == NULL ? -1 : 0;
 }
@@ -269,6 +273,7 @@ static int exec_module(PyObject *module) {
     X(unit_type)                                                                                                       \
     X(call_type)                                                                                                       \
     X(randomness_type)                                                                                                 \
+    X(gpu_type)                                                                                                        \
     X(unpack)                                                                                                          \
     X(random_lock)                                                                                                     \
     X(observer)                                                                                                        \
