@@ -1,4 +1,4 @@
-"""One binary for every Python from 3.10 on: the extension that these tests use, loaded by the other interpreters here."""
+"""One binary for every Python from 3.10 on: the extension of these tests, loaded by the other interpreters here."""
 
 import json
 import os
@@ -22,7 +22,8 @@ try:
     core.bind({})
 except TypeError as error:
     refused = str(error)
-print(json.dumps([core.version, core.hash64(b"x"), json.loads(core.hw_detect(""))["page_bytes"], plan.to_json(), refused]))
+page_bytes = json.loads(core.hw_detect(""))["page_bytes"]
+print(json.dumps([core.version, core.hash64(b"x"), page_bytes, plan.to_json(), refused]))
 """
 
 
