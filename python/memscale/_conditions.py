@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
 import os
 import random
 import sys
@@ -96,6 +97,9 @@ class _Numpy:
         self.numpy.random.set_state(self.state)
 
 
+_TENSOR_ATTRIBUTES = ("shape", "dtype", "device", "_version", "requires_grad", "is_leaf", "is_nested")
+
+
 def _renew_lock() -> None:
     _core.set_random_lock(threading.RLock())
 
@@ -122,6 +126,7 @@ def bind() -> None:
             "python_random": random._inst,  # type: ignore[attr-defined]
             "note_python": _Python,
             "note_numpy": _Numpy,
+            **{f"get_{name}": inspect.getattr_static(torch.Tensor, name) for name in _TENSOR_ATTRIBUTES},
         }
     )
     _renew_lock()

@@ -56,7 +56,7 @@ class Learned:
 
 
 class Unit(_core.Unit):
-    """One unit of a model: its module, what was learned about it, and how to run it."""
+    """One unit of a model: its module, what was learned about it, and how to check it."""
 
     def __init__(self, name: str, module: nn.Module, param_bytes: int) -> None:
         super().__init__(name, module, module.forward)
@@ -69,11 +69,6 @@ class Unit(_core.Unit):
     def has_cudnn_dropout(self) -> bool:
         """Does it hold a recurrent layer with dropout between its levels?"""
         return any(isinstance(m, nn.RNNBase) and m.dropout > 0 and m.num_layers > 1 for m in self.module.modules())
-
-    def run(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Forward, keeping only what is needed to run it again."""
-        learned = self.learned[call.flags]
-        return call.run(learned.buffers, learned.draws, learned.full, learned.in_place, args, kwargs)
 
     def run_checked(
         self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -7,6 +7,7 @@ state of a step lives in the autograd graph and dies with it.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import warnings
 from typing import Any
@@ -85,7 +86,7 @@ class Executor:
     def _attach_modules(self) -> None:
         self.attached = True
         for unit in self._units:
-            self._attachment.set_forward(unit.module, _UnitForward(self, unit))
+            self._attachment.set_forward(unit.module, functools.partial(self.run_unit, unit))
         for module in self.model.modules():
             if _takes_use_cache(module):
                 self._attachment.add_pre_hook(module, _UseCacheOff(self, module))
@@ -207,8 +208,9 @@ class Executor:
             kind = call.opaque.__name__
             self._say_once(f"unit '{unit.name}' got a {kind}, which may change: such calls are not recomputed")
             return unit.plain(*args, **kwargs)
-        if not self.plan.provisional and call.flags in unit.learned:
-            return unit.run(call, args, kwargs)
+        known = unit.learned.get(call.flags)
+        if known is not None and not self.plan.provisional:
+            return call.run(known.buffers, known.draws, known.full, known.in_place, args, kwargs)
         output, problem, saved = unit.run_checked(call, args, kwargs)
         if problem is not None:
             self._exclude(unit, problem)
@@ -310,15 +312,6 @@ class _Hook:
 
     def __reduce__(self) -> str:
         return "nothing"
-
-
-class _UnitForward:
-    def __init__(self, executor: Executor, unit: Unit) -> None:
-        self.executor = executor
-        self.unit = unit
-
-    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return self.executor.run_unit(self.unit, args, kwargs)
 
 
 class _ForwardBegins(_Hook):

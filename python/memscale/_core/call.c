@@ -91,7 +91,7 @@ static void unlock_unit(Unit *unit) {
 static PyObject *find_devices(core_state *state, Call *self) {
     PyObject *parameters = self->state->parameters, *known = self->state->devices;
     if (PyList_Size(parameters) > 0) {
-        PyObject *device = PyObject_GetAttr(PyList_GetItem(parameters, 0), state->str_device);
+        PyObject *device = CORE_READ(state, PyList_GetItem(parameters, 0), device);
         int same = device == NULL ? -1 : PyObject_RichCompareBool(PyTuple_GetItem(known, 0), device, Py_EQ);
         Py_XDECREF(device);
         if (same < 0) return NULL;
@@ -208,7 +208,7 @@ static int read_versions(core_state *state, PyObject *tensors, int64_t *out) {
 
 static int read_grad_flags(core_state *state, PyObject *tensors, char *out) {
     for (Py_ssize_t i = 0; i < PyList_Size(tensors); i++) {
-        int flag = core_attribute_is_true(PyList_GetItem(tensors, i), state->str_requires_grad);
+        int flag = CORE_READ_BOOL(state, PyList_GetItem(tensors, i), requires_grad);
         if (flag < 0) return -1;
         out[i] = (char)flag;
     }
@@ -274,7 +274,7 @@ static int set_grad_flags(core_state *state, Call *self, const char *wanted, con
     size_t n = (size_t)PyList_Size(parameters);
     for (size_t i = 0; memcmp(wanted, current, n) != 0 && i < n; i++) {
         PyObject *parameter = PyList_GetItem(parameters, (Py_ssize_t)i);
-        int leaf = core_attribute_is_true(parameter, state->str_is_leaf);
+        int leaf = CORE_READ_BOOL(state, parameter, is_leaf);
         if (leaf < 0) return -1;
         if (leaf && PyObject_SetAttr(parameter, state->str_requires_grad, wanted[i] ? Py_True : Py_False) < 0)
             return -1;

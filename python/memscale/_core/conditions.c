@@ -409,7 +409,7 @@ static int contains(PyObject *devices, PyObject *device) {
 
 PyObject *core_devices_add(core_state *state, PyObject *devices, PyObject *tensors) {
     for (Py_ssize_t i = 0; devices != NULL && i < PyList_Size(tensors); i++) {
-        PyObject *device = PyObject_GetAttr(PyList_GetItem(tensors, i), state->str_device);
+        PyObject *device = CORE_READ(state, PyList_GetItem(tensors, i), device);
         int known = device == NULL ? -1 : contains(devices, device);
         if (known != 1) {
             PyObject *one = known < 0 ? NULL : PyTuple_Pack(1, device);

@@ -33,19 +33,23 @@
     X(note_python)      /* () -> the whole state of Python's random, with moved() and restore() */                     \
     X(note_numpy)       /* () -> the same for numpy's global generator */
 
-#define CORE_NAMES(X)                                                                                                  \
+/* Attributes of tensors that are read for each of them. bind() is handed torch's own descriptor of each, as get_NAME.
+ */
+#define CORE_TENSOR_ATTRIBUTES(X)                                                                                      \
     X(shape)                                                                                                           \
     X(dtype)                                                                                                           \
     X(device)                                                                                                          \
+    X(_version)                                                                                                        \
+    X(requires_grad)                                                                                                   \
+    X(is_leaf)                                                                                                         \
+    X(is_nested)
+
+#define CORE_NAMES(X)                                                                                                  \
     X(type)                                                                                                            \
     X(index)                                                                                                           \
-    X(_version)                                                                                                        \
     X(smallest_peak_bytes)                                                                                             \
     X(__dataclass_fields__)                                                                                            \
     X(__dict__)                                                                                                        \
-    X(requires_grad)                                                                                                   \
-    X(is_leaf)                                                                                                         \
-    X(is_nested)                                                                                                       \
     X(_modules)                                                                                                        \
     X(_parameters)                                                                                                     \
     X(_buffers)                                                                                                        \
@@ -106,6 +110,10 @@ typedef struct core_state {
 #undef CORE_FIELD
 #define CORE_FIELD(name) PyObject *str_##name;
     CORE_NAMES(CORE_FIELD)
+    CORE_TENSOR_ATTRIBUTES(CORE_FIELD)
+#undef CORE_FIELD
+#define CORE_FIELD(name) PyObject *get_##name;
+    CORE_TENSOR_ATTRIBUTES(CORE_FIELD)
 #undef CORE_FIELD
     ms_log_sink sink; /* what libmemscale writes to while log_callback is set */
     PyObject *log_callback;
@@ -123,6 +131,15 @@ PyObject *core_text_to_str(char *text);
 
 /* Is it a torch tensor? bind() must have been called. */
 int core_is_tensor(const core_state *state, PyObject *object);
+
+/* An attribute of a tensor, from the list above: CORE_READ(state, tensor, shape). New reference. Goes straight to
+ * torch's descriptor; the usual way looks through the classes of a tensor first, and takes twice as long. */
+#define CORE_READ(state, tensor, name) core_read((state), (tensor), (state)->get_##name, (state)->str_##name)
+PyObject *core_read(const core_state *state, PyObject *tensor, PyObject *descriptor, PyObject *name);
+
+/* The truth of such an attribute; -1 with an exception. */
+#define CORE_READ_BOOL(state, tensor, name) core_is_true(CORE_READ(state, tensor, name))
+int core_is_true(PyObject *value); /* steals it; NULL is an exception */
 
 /* The version counter of a tensor, -1 for one that has none (inference tensors), -2 with an exception set. */
 int64_t core_tensor_version(core_state *state, PyObject *tensor);
@@ -240,7 +257,6 @@ typedef struct core_inputs {
 } core_inputs;
 
 int core_inputs_copy(core_state *state, PyObject *args, PyObject *kwargs, core_inputs *out);
-int core_attribute_is_true(PyObject *object, PyObject *name);
 
 /* Each file adds its types and functions. */
 int core_add_frame(PyObject *module, core_state *state);

@@ -63,14 +63,14 @@ static void clear_tensors(Frame *self) {
 }
 
 static int describe(core_state *state, PyObject *tensor, slot *out) {
-    PyObject *shape = PyObject_GetAttr(tensor, state->str_shape);
+    PyObject *shape = CORE_READ(state, tensor, shape);
     if (shape == NULL) return -1;
     out->n_dims = PyTuple_Size(shape);
     for (Py_ssize_t i = 0; i < out->n_dims && i < MAX_DIMS; i++)
         out->dims[i] = PyLong_AsLongLong(PyTuple_GetItem(shape, i));
     Py_DECREF(shape);
     if (PyErr_Occurred()) return -1;
-    out->dtype = PyObject_GetAttr(tensor, state->str_dtype);
+    out->dtype = CORE_READ(state, tensor, dtype);
     return out->dtype == NULL ? -1 : 0;
 }
 
@@ -91,7 +91,7 @@ static PyObject *shape_of(const slot *s) {
 }
 
 int64_t core_tensor_version(core_state *state, PyObject *tensor) {
-    PyObject *value = PyObject_GetAttr(tensor, state->str__version);
+    PyObject *value = CORE_READ(state, tensor, _version);
     if (value == NULL) {
         if (!PyErr_ExceptionMatches(PyExc_RuntimeError)) return -2;
         PyErr_Clear(); /* inference tensors do not track one, and cannot change either */

@@ -97,16 +97,8 @@ static PyObject *share_opaque(snapshot *s, PyObject *object) {
     return share(object);
 }
 
-/* -1 with an exception, else the truth of an attribute. */
-int core_attribute_is_true(PyObject *object, PyObject *name) {
-    PyObject *value = PyObject_GetAttr(object, name);
-    int truth = value == NULL ? -1 : PyObject_IsTrue(value);
-    Py_XDECREF(value);
-    return truth;
-}
-
 PyObject *core_without_history(core_state *state, PyObject *tensor) {
-    if (core_attribute_is_true(tensor, state->str_is_leaf) != 0) return NULL;
+    if (CORE_READ_BOOL(state, tensor, is_leaf) != 0) return NULL;
     PyObject *alias = PyObject_CallFunctionObjArgs(state->detach, tensor, NULL);
     if (alias != NULL && PyObject_SetAttr(alias, state->str_requires_grad, Py_True) < 0) Py_CLEAR(alias);
     return alias;
@@ -117,7 +109,7 @@ static PyObject *make_alias(snapshot *s, PyObject *tensor) {
     if (Py_TYPE(tensor) == (PyTypeObject *)state->parameter_type) return share(tensor);
     if (Py_TYPE(tensor) != (PyTypeObject *)state->tensor_type)
         return share_opaque(s, tensor); /* its data may be anywhere */
-    int nested = core_attribute_is_true(tensor, state->str_is_nested);
+    int nested = CORE_READ_BOOL(state, tensor, is_nested);
     if (nested != 0) return nested < 0 ? NULL : share_opaque(s, tensor);
     PyObject *alias = core_without_history(state, tensor);
     return alias == NULL && !PyErr_Occurred() ? share(tensor) : alias;

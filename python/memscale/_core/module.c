@@ -69,10 +69,16 @@ static PyObject *bind(PyObject *module, PyObject *bindings) {
 #define NAME(name) #name,
         CORE_BOUND(NAME)
 #undef NAME
+#define NAME(name) "get_" #name,
+            CORE_TENSOR_ATTRIBUTES(NAME)
+#undef NAME
     };
     PyObject **slots[] = {
 #define SLOT(name) &state->name,
         CORE_BOUND(SLOT)
+#undef SLOT
+#define SLOT(name) &state->get_##name,
+            CORE_TENSOR_ATTRIBUTES(SLOT)
 #undef SLOT
     };
     if (!PyDict_Check(bindings)) {
@@ -91,6 +97,19 @@ static PyObject *bind(PyObject *module, PyObject *bindings) {
     }
     if (core_probe_python(state) < 0) return NULL;
     Py_RETURN_NONE;
+}
+
+PyObject *core_read(const core_state *state, PyObject *tensor, PyObject *descriptor, PyObject *name) {
+    PyTypeObject *type = Py_TYPE(tensor);
+    int is_torchs = type == (PyTypeObject *)state->tensor_type || type == (PyTypeObject *)state->parameter_type;
+    descrgetfunc get = is_torchs ? (descrgetfunc)PyType_GetSlot(Py_TYPE(descriptor), Py_tp_descr_get) : NULL;
+    return get == NULL ? PyObject_GetAttr(tensor, name) : get(descriptor, tensor, (PyObject *)type);
+}
+
+int core_is_true(PyObject *value) {
+    int truth = value == NULL ? -1 : PyObject_IsTrue(value);
+    Py_XDECREF(value);
+    return truth;
 }
 
 int core_check_bound(const core_state *state) {
@@ -245,6 +264,7 @@ static int intern_names(core_state *state) {
     state->str_##name = PyUnicode_InternFromString(#name);                                                             \
     if (state->str_##name == NULL) return -1;
     CORE_NAMES(INTERN)
+    CORE_TENSOR_ATTRIBUTES(INTERN)
 #undef INTERN
     state->numpy_random = PyUnicode_InternFromString("numpy.random");
     return state->numpy_random == NULL ? -1 : 0;
@@ -292,6 +312,9 @@ static int traverse_module(PyObject *module, visitproc visit, void *arg) {
     STATE_OBJECTS(VISIT)
     CORE_BOUND(VISIT)
 #undef VISIT
+#define VISIT(name) Py_VISIT(state->get_##name);
+    CORE_TENSOR_ATTRIBUTES(VISIT)
+#undef VISIT
     return 0;
 }
 
@@ -306,6 +329,10 @@ static int clear_module(PyObject *module) {
 #undef CLEAR
 #define CLEAR(name) Py_CLEAR(state->str_##name);
     CORE_NAMES(CLEAR)
+    CORE_TENSOR_ATTRIBUTES(CLEAR)
+#undef CLEAR
+#define CLEAR(name) Py_CLEAR(state->get_##name);
+    CORE_TENSOR_ATTRIBUTES(CLEAR)
 #undef CLEAR
     return 0;
 }
