@@ -60,6 +60,14 @@ def test_demo_says_what_is_wrong_with_its_arguments():
     assert "at least 3 steps" in result.stderr
 
 
+def test_the_benchmark_of_recomputation(tmp_path):
+    result = run("bench/recompute.py", "--small", "--steps", "2", "--json", str(tmp_path / "figures.json"))
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    assert len(figures["results"]) == 2
+    assert all(row[way]["median_ms"] > 0 for row in figures["results"] for way in ("plain", "memscale", "torch"))
+    assert "of the plain step" in result.stdout
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.name)
 def test_every_example_has_a_test(path):
     assert path.name in Path(__file__).read_text()

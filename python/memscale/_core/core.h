@@ -44,6 +44,17 @@
     X(is_leaf)                                                                                                         \
     X(is_nested)
 
+/* Tables of a module that forward does not read, or only beside others that say the same: not compared. */
+#define CORE_UNREAD_TABLES(X)                                                                                          \
+    X(_non_persistent_buffers_set)                                                                                     \
+    X(_forward_hooks_with_kwargs)                                                                                      \
+    X(_forward_hooks_always_called)                                                                                    \
+    X(_forward_pre_hooks_with_kwargs)                                                                                  \
+    X(_state_dict_hooks)                                                                                               \
+    X(_state_dict_pre_hooks)                                                                                           \
+    X(_load_state_dict_pre_hooks)                                                                                      \
+    X(_load_state_dict_post_hooks)
+
 #define CORE_NAMES(X)                                                                                                  \
     X(type)                                                                                                            \
     X(index)                                                                                                           \
@@ -111,6 +122,7 @@ typedef struct core_state {
 #define CORE_FIELD(name) PyObject *str_##name;
     CORE_NAMES(CORE_FIELD)
     CORE_TENSOR_ATTRIBUTES(CORE_FIELD)
+    CORE_UNREAD_TABLES(CORE_FIELD)
 #undef CORE_FIELD
 #define CORE_FIELD(name) PyObject *get_##name;
     CORE_TENSOR_ATTRIBUTES(CORE_FIELD)

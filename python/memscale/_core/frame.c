@@ -13,6 +13,7 @@
  *     backward, or a second request, recomputes again: always right, at worst slower.
  *   - A frame that keeps (keep=True) holds what it packs, as plain autograd would, until release(). It holds detached
  *     aliases: a saved output itself would close a cycle through C++ that no collector sees.
+ *   - A parameter that is saved is kept: it is there anyway, and need not be looked for in a recomputation.
  *   - Recomputed tensors are held as they are, with the graph of the recomputation behind them, which has nothing but
  *     None in place of saved tensors. It goes with them, as the records die or are served.
  */
@@ -37,9 +38,10 @@ typedef struct slot {
     PyObject *dtype;        /* owned, a constant of torch: with the shape, what the recomputed tensor must look like */
     int64_t dims[MAX_DIMS]; /* the shape */
     int64_t n_dims;
-    PyObject *tensor; /* owned, detached; NULL while there is none */
+    PyObject *tensor; /* owned; NULL while there is none */
     int64_t version;  /* of `tensor` when it was saved */
     Saved *record;    /* borrowed; NULL once it died */
+    int is_parameter; /* `tensor` is a parameter, which is there anyway: kept, not recomputed; the shape is not noted */
 } slot;
 
 struct Frame {
@@ -59,7 +61,8 @@ struct Frame {
 };
 
 static void clear_tensors(Frame *self) {
-    for (Py_ssize_t i = 0; i < self->n_slots; i++) Py_CLEAR(self->slots[i].tensor);
+    for (Py_ssize_t i = 0; i < self->n_slots; i++)
+        if (!self->slots[i].is_parameter) Py_CLEAR(self->slots[i].tensor);
 }
 
 static int describe(core_state *state, PyObject *tensor, slot *out) {
@@ -80,7 +83,8 @@ static void forget(slot *s) {
 }
 
 /* The shape of a slot as a tuple, for messages. */
-static PyObject *shape_of(const slot *s) {
+static PyObject *shape_of(core_state *state, const slot *s) {
+    if (s->is_parameter) return CORE_READ(state, s->tensor, shape);
     Py_ssize_t n = s->n_dims < MAX_DIMS ? (Py_ssize_t)s->n_dims : MAX_DIMS;
     PyObject *shape = PyTuple_New(n);
     for (Py_ssize_t i = 0; shape != NULL && i < n; i++) {
@@ -143,8 +147,10 @@ static PyObject *frame_pack(PyObject *object, PyObject *tensor) {
     Saved *record = (Saved *)alloc(state->saved_type, 0);
     if (record == NULL) return NULL;
     slot fresh = {.record = record};
-    if (describe(state, tensor, &fresh) < 0 || (self->keep && hold(state, &fresh, tensor, 1) < 0) ||
-        add_slot(self, &fresh) < 0) {
+    fresh.is_parameter = !self->keep && Py_TYPE(tensor) == (PyTypeObject *)state->parameter_type;
+    int holds = self->keep || fresh.is_parameter;
+    if ((!fresh.is_parameter && describe(state, tensor, &fresh) < 0) ||
+        (holds && hold(state, &fresh, tensor, self->keep) < 0) || add_slot(self, &fresh) < 0) {
         forget(&fresh);
         Py_DECREF(record); /* has no frame yet */
         return NULL;
@@ -157,7 +163,7 @@ static PyObject *frame_pack(PyObject *object, PyObject *tensor) {
 
 static void raise_changed(core_state *state, Frame *self, Py_ssize_t index, const slot *now) {
     const slot *s = &self->slots[index];
-    PyObject *then_shape = shape_of(s), *now_shape = then_shape == NULL ? NULL : shape_of(now);
+    PyObject *then_shape = shape_of(state, s), *now_shape = then_shape == NULL ? NULL : shape_of(state, now);
     self->failed = 1;
     if (now_shape != NULL)
         (void)PyErr_Format(state->error,
@@ -175,6 +181,16 @@ static int looks_the_same(const slot *a, const slot *b) {
     return a->dtype == b->dtype && a->n_dims == b->n_dims && memcmp(a->dims, b->dims, n * sizeof *a->dims) == 0;
 }
 
+/* A recomputation came to a slot that keeps a parameter: 1 if it saved that one again. Else the slot becomes one like
+ * any other: 0, or -1 with an exception. */
+static int forget_parameter(core_state *state, slot *s, PyObject *tensor) {
+    if (s->tensor == tensor || s->tensor == NULL) return 1; /* or its record has died */
+    if (describe(state, s->tensor, s) < 0) return -1;
+    s->is_parameter = 0;
+    Py_CLEAR(s->tensor);
+    return 0;
+}
+
 PyDoc_STRVAR(collect_doc, "collect($self, tensor, /)\n--\n\nThe saved-tensor hook of a recomputation.");
 
 static PyObject *frame_collect(PyObject *object, PyObject *tensor) {
@@ -187,6 +203,10 @@ static PyObject *frame_collect(PyObject *object, PyObject *tensor) {
         return NULL;
     }
     self->cursor++;
+    if (self->slots[index].is_parameter && forget_parameter(state, &self->slots[index], tensor) != 0) {
+        if (PyErr_Occurred()) return NULL;
+        Py_RETURN_NONE;
+    }
     slot now = {0};
     if (describe(state, tensor, &now) < 0) return NULL;
     if (!looks_the_same(&self->slots[index], &now)) raise_changed(state, self, index, &now);
@@ -235,7 +255,8 @@ static int recompute(core_state *state, Frame *self, int64_t task) {
     self->failed = 0;
     self->cursor = 0;
     self->last = self->n_slots - 1;
-    while (self->last > 0 && self->slots[self->last].record == NULL) self->last--;
+    while (self->last > 0 && (self->slots[self->last].record == NULL || self->slots[self->last].is_parameter))
+        self->last--;
     self->stop = self->last < self->n_slots - 1 || stop_pays(state, &self->slots[self->last]);
     int status = run_again(state, self);
     Py_ssize_t last = self->last;
@@ -280,17 +301,19 @@ static PyObject *take(core_state *state, Frame *self, Py_ssize_t index) {
     int64_t version = core_tensor_version(state, s->tensor);
     if (version == -2) return NULL;
     if (version != s->version) {
-        PyObject *shape = shape_of(s);
-        if (shape == NULL) return NULL;
-        (void)PyErr_Format(PyExc_RuntimeError,
-                           "one of the variables needed for gradient computation has been modified by an inplace "
-                           "operation: %S %S, saved by unit '%U', is at version %lld; expected version %lld instead.",
-                           s->dtype, shape, self->name, (long long)version, (long long)s->version);
-        Py_DECREF(shape);
+        PyObject *shape = shape_of(state, s), *dtype = shape == NULL ? NULL : CORE_READ(state, s->tensor, dtype);
+        if (dtype != NULL)
+            (void)PyErr_Format(
+                PyExc_RuntimeError,
+                "one of the variables needed for gradient computation has been modified by an inplace "
+                "operation: %S %S, saved by unit '%U', is at version %lld; expected version %lld instead.",
+                dtype, shape, self->name, (long long)version, (long long)s->version);
+        Py_XDECREF(shape);
+        Py_XDECREF(dtype);
         return NULL;
     }
     PyObject *tensor = s->tensor;
-    if (self->keep)
+    if (self->keep || s->is_parameter)
         Py_INCREF(tensor);
     else
         s->tensor = NULL;
@@ -318,7 +341,8 @@ PyObject *core_unpack(PyObject *module, PyObject *object) {
     int64_t task = current_task(state);
     if (task == NO_TASK) return NULL;
     /* What this backward has had recomputed is there: a recomputation that runs, on any thread, belongs to none yet. */
-    if (frame->task == task && frame->slots[record->index].tensor != NULL) return take(state, frame, record->index);
+    const slot *s = &frame->slots[record->index];
+    if (s->tensor != NULL && (s->is_parameter || frame->task == task)) return take(state, frame, record->index);
     Py_INCREF(object); /* the record, and with it the frame, stays while Python code runs */
     PyObject *tensor = NULL;
     if (lock_frame(state, frame) == 0) {

@@ -265,6 +265,7 @@ static int intern_names(core_state *state) {
     if (state->str_##name == NULL) return -1;
     CORE_NAMES(INTERN)
     CORE_TENSOR_ATTRIBUTES(INTERN)
+    CORE_UNREAD_TABLES(INTERN)
 #undef INTERN
     state->numpy_random = PyUnicode_InternFromString("numpy.random");
     return state->numpy_random == NULL ? -1 : 0;
@@ -330,6 +331,7 @@ static int clear_module(PyObject *module) {
 #define CLEAR(name) Py_CLEAR(state->str_##name);
     CORE_NAMES(CLEAR)
     CORE_TENSOR_ATTRIBUTES(CLEAR)
+    CORE_UNREAD_TABLES(CLEAR)
 #undef CLEAR
 #define CLEAR(name) Py_CLEAR(state->get_##name);
     CORE_TENSOR_ATTRIBUTES(CLEAR)

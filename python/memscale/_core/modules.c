@@ -152,8 +152,15 @@ static core_module_entry *new_entry(ModuleState *self) {
     return &self->entries[self->n++];
 }
 
+/* Names in dicts of modules are interned. */
+static int is_unread(const core_state *state, PyObject *key) {
+#define IS_KEY(name) || key == state->str_##name
+    return 0 CORE_UNREAD_TABLES(IS_KEY);
+#undef IS_KEY
+}
+
 /* The items of a module's dict as an array, in their order. */
-static int list_attributes(core_module_entry *e) {
+static int list_attributes(const core_state *state, core_module_entry *e) {
     PyObject *key, *value, *captured_key, *captured;
     Py_ssize_t at = 0, at_captured = 0, i = 0;
     e->attributes = PyMem_Calloc((size_t)PyDict_Size(e->originals) + 1, sizeof *e->attributes);
@@ -165,7 +172,7 @@ static int list_attributes(core_module_entry *e) {
            PyDict_Next(e->captured, &at_captured, &captured_key, &captured))
         e->attributes[i++] = (core_attribute){.key = key,
                                               .value = value,
-                                              .copy = value == captured ? NULL : captured,
+                                              .copy = value == captured || is_unread(state, key) ? NULL : captured,
                                               .n_in_table = PyDict_Check(value) ? PyDict_Size(value) : -1};
     return 0;
 }
@@ -179,7 +186,7 @@ static int add_entry(core_state *state, ModuleState *self, PyObject *module, PyO
     e->originals = e->captured == NULL ? NULL : PyDict_Copy(dict);
     int n_cut = e->originals == NULL ? -1 : cut_history(state, e->captured);
     if (n_cut > 0) self->reusable = 0;
-    if (n_cut < 0 || list_attributes(e) < 0) return -1;
+    if (n_cut < 0 || list_attributes(state, e) < 0) return -1;
     return take_stock(state, self, e->captured);
 }
 
