@@ -376,3 +376,42 @@ def test_the_end_of_a_repetition(recomputed):
         assert ends.count(True) == (3 if masked else 0)
         zoo.assert_same(step(make(Last)), step(model))
     memscale.detach(model)
+
+
+def test_a_frame_keeps_parameters_and_recomputes_the_rest():
+    weight, other = nn.Parameter(torch.ones(2)), nn.Parameter(torch.zeros(2))
+    calls = []
+
+    def again(frame):
+        calls.append(frame)
+        for tensor in saved:
+            frame.collect(tensor)
+
+    frame = _core.Frame(again, "unit")
+    records = [frame.pack(weight), frame.pack(torch.ones(3)), frame.pack(weight)]
+    assert _core.unpack(records[0]) is weight
+    assert not calls
+    saved = [weight, torch.full((3,), 5.0)]  # the last is a parameter: it ends before
+    with pytest.raises(_core.StopRecompute):
+        _core.unpack(records[1])
+    frame = _core.Frame(again, "unit")
+    records = [frame.pack(weight), frame.pack(torch.ones(3) > 0)]
+    saved = [other, torch.zeros(3) > 0]  # another one in its place: then it is what counts
+    assert not _core.unpack(records[1]).any()
+    assert _core.unpack(records[0]) is other
+    frame = _core.Frame(again, "unit")
+    record = frame.pack(weight)
+    with torch.no_grad():
+        weight.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace"):
+        _core.unpack(record)
+
+
+def test_a_parameter_that_changes_before_backward_raises_as_in_plain_training():
+    for model in (make(Block), zoo.everything_recomputed(make(Block))):
+        step(model)
+        loss = model(zoo.floats(4, 16)).pow(2).mean()
+        with torch.no_grad():
+            model.blocks[1].b.weight.mul_(2)
+        with pytest.raises(RuntimeError, match="inplace operation"):
+            loss.backward()
