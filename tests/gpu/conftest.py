@@ -1,4 +1,6 @@
-"""Tests that need a GPU. They share models and fixtures with tests/python, and are skipped where there is none."""
+"""Tests that need a GPU. They share models and fixtures with tests/python, and are skipped where there is none.
+
+Where MEMSCALE_NEED_GPU is set (tools/test_gpu.sh does) none is skipped: without a GPU they fail."""
 
 import os
 import sys
@@ -16,7 +18,7 @@ from fixtures import _repeatable, no_warnings, quiet_config, recomputed  # noqa:
 def pytest_collection_modifyitems(items):
     for item in items:
         item.add_marker(pytest.mark.gpu)
-        if not torch.cuda.is_available():
+        if not torch.cuda.is_available() and "MEMSCALE_NEED_GPU" not in os.environ:
             item.add_marker(pytest.mark.skip(reason="needs a GPU"))
 
 

@@ -8,7 +8,7 @@ import torch
 import memscale
 import zoo
 from memscale._memory import get_memory_fraction
-from test_detach import equal, snapshot
+from test_detach import check_after_training, equal, snapshot
 
 
 def allocated():
@@ -28,23 +28,7 @@ def test_detach_restores_everything(name, quiet_config):
 
 @pytest.mark.parametrize("name", ["gpt2", "t5", "resnet", "mlp"])
 def test_after_training(name, quiet_config):
-    reference = zoo.make(name).cuda()
-    zoo.train(reference, zoo.batch_of(name))
-    model = zoo.make(name).cuda()
-    args, kwargs = zoo.move(zoo.batch_of(name), torch.device("cuda"), torch.float32)
-    with torch.no_grad():
-        model.eval()(*args, **kwargs)
-    before = snapshot(model.train())
-    memscale.wrap(model, quiet_config)
-    zoo.train(model, zoo.batch_of(name))
-    memscale.detach(model)
-    zoo.assert_same(dict(reference.state_dict()), dict(model.state_dict()))
-    fresh = zoo.make(name).state_dict()
-    with torch.no_grad():
-        for key, value in model.state_dict().items():
-            value.copy_(fresh[key])
-    model.zero_grad()
-    assert equal(before, snapshot(model))
+    check_after_training(name, quiet_config, torch.device("cuda"))
 
 
 def test_no_memory_is_left_behind(quiet_config):

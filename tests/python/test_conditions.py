@@ -15,32 +15,19 @@ import zoo
 from memscale import _core
 
 
-class Block(nn.Module):
-    def __init__(self, n=16):
+class Block(zoo.Block):
+    """With attributes that subclasses change."""
+
+    def __init__(self):
         super().__init__()
-        self.a, self.b = nn.Linear(n, n), nn.Linear(n, n)
         self.log = []
         self.table = {}
         self.steps = 0
 
-    def forward(self, x):
-        return x + self.b(nn.functional.dropout(torch.relu(self.a(x)), 0.1, self.training))
-
-
-class Chain(nn.Module):
-    def __init__(self, block, n=3):
-        super().__init__()
-        self.blocks = nn.ModuleList([block() for _ in range(n)])
-
-    def forward(self, x):
-        for block in self.blocks:
-            x = block(x)
-        return x
-
 
 def make(block):
     torch.manual_seed(0)
-    return Chain(block).train()
+    return zoo.Chain(block).train()
 
 
 def step(model, seed=7):
@@ -339,7 +326,7 @@ def test_repetitions_of_one_unit_exclude_each_other():
             return super().forward(x)
 
     torch.manual_seed(0)
-    model = zoo.everything_recomputed(Chain(Slow, 2).train())
+    model = zoo.everything_recomputed(zoo.Chain(Slow, 2).train())
     step(model)
     losses = [model(zoo.floats(4, 16)).pow(2).mean() for _ in range(4)]
     threads = [threading.Thread(target=loss.backward) for loss in losses]

@@ -58,16 +58,15 @@ def test_detach_restores_everything(name, quiet_config):
     assert not hasattr(model, "_memscale_executor")
 
 
-@pytest.mark.parametrize("name", ["gpt2", "t5", "resnet", "mlp"])
-def test_after_training(name, quiet_config):
-    reference = zoo.make(name)
+def check_after_training(name, config, device):
+    reference = zoo.make(name).to(device)
     zoo.train(reference, zoo.batch_of(name))
-    model = zoo.make(name)
-    args, kwargs = zoo.batch_of(name)
+    model = zoo.make(name).to(device)
+    args, kwargs = zoo.move(zoo.batch_of(name), device, torch.float32)
     with torch.no_grad():
         model.eval()(*args, **kwargs)  # some models note things in their config the first time
     before = snapshot(model.train())
-    memscale.wrap(model, quiet_config)
+    memscale.wrap(model, config)
     zoo.train(model, zoo.batch_of(name))
     memscale.detach(model)
     zoo.assert_same(dict(reference.state_dict()), dict(model.state_dict()))
@@ -78,6 +77,11 @@ def test_after_training(name, quiet_config):
             value.copy_(fresh[key])
     model.zero_grad()
     assert equal(before, snapshot(model))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "t5", "resnet", "mlp"])
+def test_after_training(name, quiet_config):
+    check_after_training(name, quiet_config, torch.device("cpu"))
 
 
 def test_after_an_exception_in_forward(quiet_config):

@@ -16,28 +16,7 @@ from torch.utils.checkpoint import checkpoint
 import memscale
 import zoo
 from memscale import _core
-
-
-class Block(nn.Module):
-    """A residual block with dropout; subclasses change one thing."""
-
-    def __init__(self, n=16):
-        super().__init__()
-        self.a, self.b = nn.Linear(n, n), nn.Linear(n, n)
-
-    def forward(self, x):
-        return x + self.b(nn.functional.dropout(torch.relu(self.a(x)), 0.1, self.training))
-
-
-class Chain(nn.Module):
-    def __init__(self, block, n=3):
-        super().__init__()
-        self.blocks = nn.ModuleList([block() for _ in range(n)])
-
-    def forward(self, x, *args, **kwargs):
-        for block in self.blocks:
-            x = block(x, *args, **kwargs)
-        return x
+from zoo import Block, Chain
 
 
 def chain(block, n=3):

@@ -1,7 +1,7 @@
 /* call.c - one call of a unit, and how to repeat it.
  *
- * A Call remembers what the first run of a unit saw: its inputs, the state of its modules, the versions of everything
- * that must not change, random generators and torch's switches. run() is the first run, with a Frame as hook on saved
+ * A Call remembers what the first run of a unit saw: what observe.c notes, random generators and torch's switches.
+ * run() is the first run, with a Frame as hook on saved
  * tensors; core_call_repeat(), which the frame asks for in backward, runs the unit again under the same conditions.
  * enter() and leave() are these conditions by themselves.
  *
@@ -13,44 +13,7 @@
  */
 #include "core.h"
 
-#include <pythread.h>
-#include <stddef.h>
 #include <string.h>
-#include <structmember.h>
-
-typedef struct Unit {
-    PyObject_HEAD
-    PyObject *name;          /* str */
-    PyObject *module;        /* the nn.Module */
-    PyObject *plain;         /* its forward, as it was */
-    PyObject *on_backward;   /* called before a repetition, or None */
-    ModuleState *state;      /* the last capture, if it may be used again */
-    PyThread_type_lock lock; /* held during a repetition; waited for without the GIL */
-    unsigned long owner;     /* the thread that holds it, `depth` times */
-    long depth;
-} Unit;
-
-typedef struct Call {
-    PyObject_HEAD
-    Unit *unit; /* owned */
-    core_inputs inputs;
-    ModuleState *state;
-    PyObject *devices; /* owned tuple: of inputs and parameters */
-    PyObject *watched; /* owned list: tensors that must not change, beside the inputs */
-    PyObject *buffers; /* owned list of (index, name, module, buffer, copy): to be put back; NULL: none */
-    PyObject *switches;
-    int64_t *versions; /* of the inputs, then of what is watched */
-    char *grad_flags;  /* of the parameters */
-    core_randomness random;
-    int in_place; /* its repetitions leave no trace in the modules */
-    /* While entered: what leave() undoes. */
-    unsigned entered;
-    PyObject *random_lock; /* owned: the one that was taken */
-    PyObject *undo_switches;
-    core_randomness random_now;
-    char *grad_flags_now;
-    int touched; /* did the last repetition change its modules? */
-} Call;
 
 /* Steps of enter(), as bits of `entered`. */
 enum { UNIT_LOCK = 1, RANDOM_LOCK = 2, SWITCHES = 4, RANDOM = 8, GRAD_ON = 16, MODULES = 32, FLAGS = 64 };
@@ -67,207 +30,13 @@ static int call_method_void(PyObject *object, PyObject *name) {
     return result == NULL ? -1 : 0;
 }
 
-static void lock_unit(Unit *unit) {
-    unsigned long me = PyThread_get_thread_ident();
-    if (unit->depth == 0 || unit->owner != me) {
-        if (!PyThread_acquire_lock(unit->lock, NOWAIT_LOCK)) {
-            Py_BEGIN_ALLOW_THREADS(void)
-            PyThread_acquire_lock(unit->lock, WAIT_LOCK);
-            Py_END_ALLOW_THREADS
-        }
-        unit->owner = me;
-    }
-    unit->depth++;
-}
-
-static void unlock_unit(Unit *unit) {
-    if (--unit->depth == 0) PyThread_release_lock(unit->lock);
-}
-
-/* ---- What is noted before the first run ---- */
-
-/* The devices of inputs and parameters. Those of the parameters were found when the modules were captured; a model that
- * moves takes the first along. */
-static PyObject *find_devices(core_state *state, Call *self) {
-    PyObject *parameters = self->state->parameters, *known = self->state->devices;
-    if (PyList_Size(parameters) > 0) {
-        PyObject *device = CORE_READ(state, PyList_GetItem(parameters, 0), device);
-        int same = device == NULL ? -1 : PyObject_RichCompareBool(PyTuple_GetItem(known, 0), device, Py_EQ);
-        Py_XDECREF(device);
-        if (same < 0) return NULL;
-        if (same == 0) {
-            PyObject *moved = core_devices_add(state, PyTuple_New(0), parameters);
-            if (moved == NULL) return NULL;
-            self->state->devices = moved;
-            Py_DECREF(known);
-        }
-    }
-    Py_INCREF(self->state->devices);
-    return core_devices_add(state, self->state->devices, self->inputs.tensors);
-}
-
-/* The state of the unit's modules: the last capture if it still holds, else a new one. */
-static ModuleState *capture(core_state *state, Unit *unit) {
-    int same = unit->state == NULL ? 0 : core_modules_match(unit->state);
-    if (same < 0) return NULL;
-    if (same == 0 || unit->state->mode != MODULES_OWN) {
-        ModuleState *fresh = core_modules_capture(state, unit->module);
-        ModuleState *old = unit->state;
-        if (fresh == NULL) return NULL;
-        unit->state = fresh->reusable ? fresh : NULL;
-        Py_XINCREF((PyObject *)unit->state);
-        Py_XDECREF((PyObject *)old);
-        return fresh;
-    }
-    Py_INCREF((PyObject *)unit->state);
-    return unit->state;
-}
-
-static PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    PyObject *unit, *unit_args, *unit_kwargs;
-    static char *names[] = {(char *)"unit", (char *)"args", (char *)"kwargs", NULL};
-    core_state *state = core_state_of_type(type);
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!O!:Call", names, state->unit_type, &unit, &PyTuple_Type,
-                                     &unit_args, &PyDict_Type, &unit_kwargs))
-        return NULL;
-    if (core_check_bound(state) < 0) return NULL;
-    if (((Unit *)unit)->lock == NULL) {
-        PyErr_SetString(PyExc_TypeError, "Unit.__init__ has not been called");
-        return NULL;
-    }
-    Call *self = (Call *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
-    if (self == NULL) return NULL;
-    Py_INCREF(unit);
-    self->unit = (Unit *)unit;
-    int status = core_inputs_copy(state, unit_args, unit_kwargs, &self->inputs);
-    if (status == 0) self->state = capture(state, self->unit);
-    if (self->state != NULL) self->devices = find_devices(state, self);
-    if (self->devices != NULL) return (PyObject *)self;
-    Py_DECREF(self);
-    return NULL;
-}
-
-/* A buffer that is put back, with a copy of what is in it now. */
-static int keep_buffer(core_state *state, Call *self, PyObject *index, PyObject *name, PyObject *module,
-                       PyObject *buffer) {
-    PyObject *alias = PyObject_CallFunctionObjArgs(state->detach, buffer, NULL);
-    PyObject *copy = alias == NULL ? NULL : PyObject_CallFunctionObjArgs(state->clone, alias, NULL);
-    PyObject *entry = copy == NULL ? NULL : PyTuple_Pack(5, index, name, module, buffer, copy);
-    Py_XDECREF(alias);
-    Py_XDECREF(copy);
-    if (entry != NULL && self->buffers == NULL) self->buffers = PyList_New(0);
-    int status = entry == NULL || self->buffers == NULL ? -1 : PyList_Append(self->buffers, entry);
-    Py_XDECREF(entry);
-    return status;
-}
-
-/* Sort the buffers of one module: those in `wanted`, a set of (index, name), are put back, the others watched. */
-static int sort_buffers(core_state *state, Call *self, Py_ssize_t i, PyObject *wanted) {
-    PyObject *module = self->state->entries[i].module, *key, *value;
-    PyObject *table = PyDict_GetItemWithError(self->state->entries[i].captured, state->str__buffers);
-    Py_ssize_t position = 0;
-    if (table == NULL || !PyDict_Check(table)) return PyErr_Occurred() ? -1 : 0;
-    PyObject *index = PyLong_FromSsize_t(i);
-    int status = index == NULL ? -1 : 0;
-    while (status == 0 && PyDict_Next(table, &position, &key, &value)) {
-        if (!core_is_tensor(state, value)) continue;
-        PyObject *id = wanted == Py_None ? NULL : PyTuple_Pack(2, index, key);
-        int keep = wanted == Py_None ? 1 : (id == NULL ? -1 : PySet_Contains(wanted, id));
-        Py_XDECREF(id);
-        if (keep < 0) status = -1;
-        if (keep == 1) status = keep_buffer(state, self, index, key, module, value);
-        if (keep == 0) status = PyList_Append(self->watched, value);
-    }
-    Py_XDECREF(index);
-    return status;
-}
-
-/* What must not change: parameters, tensors that modules keep, and buffers that are not put back. */
-static int collect_watched(core_state *state, Call *self, PyObject *wanted) {
-    Py_CLEAR(self->watched);
-    Py_CLEAR(self->buffers);
-    PyObject *parameters = self->state->parameters;
-    if (!self->state->has_buffers && PyList_Size(self->state->tensors) == 0) { /* share the list */
-        Py_INCREF(parameters);
-        self->watched = parameters;
-        return 0;
-    }
-    self->watched = PySequence_Concat(parameters, self->state->tensors);
-    int status = self->watched == NULL ? -1 : 0;
-    for (Py_ssize_t i = 0; status == 0 && i < self->state->n; i++) status = sort_buffers(state, self, i, wanted);
-    return status;
-}
-
-static int read_versions(core_state *state, PyObject *tensors, int64_t *out) {
-    for (Py_ssize_t i = 0; i < PyList_Size(tensors); i++) {
-        out[i] = core_tensor_version(state, PyList_GetItem(tensors, i));
-        if (out[i] == -2) return -1;
-    }
-    return 0;
-}
-
-static int read_grad_flags(core_state *state, PyObject *tensors, char *out) {
-    for (Py_ssize_t i = 0; i < PyList_Size(tensors); i++) {
-        int flag = CORE_READ_BOOL(state, PyList_GetItem(tensors, i), requires_grad);
-        if (flag < 0) return -1;
-        out[i] = (char)flag;
-    }
-    return 0;
-}
-
-static int note_versions(core_state *state, Call *self) {
-    Py_ssize_t n = PyList_Size(self->inputs.tensors), n_watched = PyList_Size(self->watched);
-    int64_t *versions = PyMem_Realloc(self->versions, (size_t)(n + n_watched + 1) * sizeof *versions);
-    if (versions == NULL) {
-        (void)PyErr_NoMemory();
-        return -1;
-    }
-    self->versions = versions;
-    if (read_versions(state, self->inputs.tensors, versions) < 0) return -1;
-    return read_versions(state, self->watched, versions + n);
-}
-
-/* Did a tensor of the list change since its version was noted? -1 with an exception. */
-static int has_changed(core_state *state, PyObject *tensors, const int64_t *versions) {
-    for (Py_ssize_t i = 0; i < PyList_Size(tensors); i++) {
-        int64_t version = core_tensor_version(state, PyList_GetItem(tensors, i));
-        if (version != versions[i]) return version == -2 ? -1 : 1;
-    }
-    return 0;
-}
-
-static int inputs_changed(core_state *state, Call *self) {
-    return has_changed(state, self->inputs.tensors, self->versions);
-}
-
-static int watched_changed(core_state *state, Call *self) {
-    return has_changed(state, self->watched, self->versions + PyList_Size(self->inputs.tensors));
-}
-
-/* Note all that must be put back or must not change. `wanted`: the buffers to be put back, or None for all of them. */
-static int observe(core_state *state, Call *self, PyObject *wanted) {
-    if (collect_watched(state, self, wanted) < 0 || note_versions(state, self) < 0) return -1;
-    Py_ssize_t n = PyList_Size(self->state->parameters);
-    char *flags = PyMem_Realloc(self->grad_flags, (size_t)(2 * n + 1));
-    if (flags == NULL) {
-        (void)PyErr_NoMemory();
-        return -1;
-    }
-    self->grad_flags = flags;
-    self->grad_flags_now = flags + n;
-    if (read_grad_flags(state, self->state->parameters, flags) < 0) return -1;
-    Py_XDECREF(self->switches);
-    self->switches = core_switches_note(state);
-    return self->switches == NULL ? -1 : 0;
-}
+/* ---- The conditions of the first run, again ---- */
 
 static int check_observed(const Call *self) {
     if (self->switches != NULL) return 0;
     PyErr_SetString(PyExc_RuntimeError, "observe() has not been called");
     return -1;
 }
-
-/* ---- The conditions of the first run, again ---- */
 
 static int set_grad_flags(core_state *state, Call *self, const char *wanted, const char *current) {
     PyObject *parameters = self->state->parameters;
@@ -283,7 +52,7 @@ static int set_grad_flags(core_state *state, Call *self, const char *wanted, con
 }
 
 static int enter_locks(core_state *state, Call *self) {
-    lock_unit(self->unit);
+    core_unit_lock(self->unit);
     self->entered |= UNIT_LOCK;
     if (self->random.n == 0 || state->random_lock == NULL) return 0;
     /* Not for a unit on a GPU: its backward has a thread of its own, which must not wait for one that waits for it. */
@@ -344,7 +113,7 @@ static int enter_modules(core_state *state, Call *self) {
     if (core_modules_enter(state, self->state, self->in_place && self->buffers == NULL) < 0) return -1;
     self->entered |= MODULES;
     if (enter_buffers(state, self) < 0) return -1;
-    if (read_grad_flags(state, self->state->parameters, self->grad_flags_now) < 0) return -1;
+    if (core_read_grad_flags(state, self->state->parameters, self->grad_flags_now) < 0) return -1;
     self->entered |= FLAGS;
     return set_grad_flags(state, self, self->grad_flags, self->grad_flags_now);
 }
@@ -372,7 +141,7 @@ static int leave(core_state *state, Call *self) {
     }
     if (entered & RANDOM_LOCK && call_method_void(self->random_lock, state->str_release) < 0) status = -1;
     Py_CLEAR(self->random_lock);
-    if (entered & UNIT_LOCK) unlock_unit(self->unit);
+    if (entered & UNIT_LOCK) core_unit_unlock(self->unit);
     core_put_back(pending);
     return status;
 }
@@ -416,9 +185,9 @@ static int raise_modified(const core_state *state, const Call *self, const char 
 }
 
 static int check_unchanged(core_state *state, Call *self) {
-    int changed = inputs_changed(state, self);
+    int changed = core_call_inputs_changed(state, self);
     if (changed > 0) return raise_modified(state, self, "an input");
-    if (changed == 0) changed = watched_changed(state, self);
+    if (changed == 0) changed = core_call_watched_changed(state, self);
     if (changed > 0) return raise_modified(state, self, "a parameter or buffer");
     return changed;
 }
@@ -451,6 +220,27 @@ int core_call_repeat(core_state *state, PyObject *object, PyObject *frame) {
 
 /* ---- For Python ---- */
 
+static PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    PyObject *unit, *unit_args, *unit_kwargs;
+    static char *names[] = {(char *)"unit", (char *)"args", (char *)"kwargs", NULL};
+    core_state *state = core_state_of_type(type);
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!O!:Call", names, state->unit_type, &unit, &PyTuple_Type,
+                                     &unit_args, &PyDict_Type, &unit_kwargs))
+        return NULL;
+    if (core_check_bound(state) < 0) return NULL;
+    if (((Unit *)unit)->lock == NULL) {
+        PyErr_SetString(PyExc_TypeError, "Unit.__init__ has not been called");
+        return NULL;
+    }
+    Call *self = (Call *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    if (self == NULL) return NULL;
+    Py_INCREF(unit);
+    self->unit = (Unit *)unit;
+    if (core_call_capture(state, self, unit_args, unit_kwargs) == 0) return (PyObject *)self;
+    Py_DECREF(self);
+    return NULL;
+}
+
 static core_state *state_of(PyObject *object) { return core_state_of_type(Py_TYPE(object)); }
 
 PyDoc_STRVAR(observe_doc,
@@ -463,7 +253,7 @@ static PyObject *call_observe(PyObject *object, PyObject *wanted) {
         PyErr_SetString(PyExc_TypeError, "observe() takes a set or None");
         return NULL;
     }
-    if (observe(state_of(object), (Call *)object, wanted) < 0) return NULL;
+    if (core_call_observe(state_of(object), (Call *)object, wanted) < 0) return NULL;
     Py_RETURN_NONE;
 }
 
@@ -525,7 +315,7 @@ static PyObject *call_run(PyObject *object, PyObject *const *args, Py_ssize_t n)
         return NULL;
     }
     self->in_place = args[3] == Py_True;
-    if (observe(state, self, args[0]) < 0) return NULL;
+    if (core_call_observe(state, self, args[0]) < 0) return NULL;
     int draws = args[1] == Py_True;
     PyObject *lock = take_random_lock(state, self, draws);
     if (lock == NULL && PyErr_Occurred()) return NULL;
@@ -563,21 +353,7 @@ static PyObject *call_keep_buffers(PyObject *object, PyObject *kept) {
         PyErr_SetString(PyExc_TypeError, "keep_buffers() takes a set");
         return NULL;
     }
-    if (check_observed(self) < 0) return NULL;
-    PyObject *all = self->buffers, *some = PyList_New(0);
-    int status = some == NULL ? -1 : 0;
-    for (Py_ssize_t i = 0; status == 0 && all != NULL && i < PyList_Size(all); i++) {
-        PyObject *entry = PyList_GetItem(all, i), *id = PyTuple_GetSlice(entry, 0, 2);
-        int is_kept = id == NULL ? -1 : PySet_Contains(kept, id);
-        Py_XDECREF(id);
-        if (is_kept < 0) status = -1;
-        if (is_kept == 1) status = PyList_Append(some, entry);
-        if (is_kept == 0) status = PyList_Append(self->watched, PyTuple_GetItem(entry, 3)); /* ours: it has buffers */
-    }
-    if (status == 0 && PyList_Size(some) == 0) Py_CLEAR(some);
-    self->buffers = status == 0 ? some : all;
-    Py_XDECREF(status == 0 ? all : some);
-    if (status < 0 || note_versions(state_of(object), self) < 0) return NULL;
+    if (check_observed(self) < 0 || core_call_keep_buffers(state_of(object), self, kept) < 0) return NULL;
     Py_RETURN_NONE;
 }
 
@@ -623,11 +399,11 @@ static PyObject *changed_as_bool(PyObject *object, int (*changed)(core_state *, 
 }
 
 static PyObject *get_inputs_changed(PyObject *object, void *Py_UNUSED(closure)) {
-    return changed_as_bool(object, inputs_changed);
+    return changed_as_bool(object, core_call_inputs_changed);
 }
 
 static PyObject *get_watched_changed(PyObject *object, void *Py_UNUSED(closure)) {
-    return changed_as_bool(object, watched_changed);
+    return changed_as_bool(object, core_call_watched_changed);
 }
 
 static PyGetSetDef call_getset[] = {
@@ -718,84 +494,7 @@ static PyType_Spec call_spec = {
     .slots = call_slots,
 };
 
-static int unit_init(PyObject *object, PyObject *args, PyObject *kwargs) {
-    Unit *self = (Unit *)object;
-    static char *names[] = {(char *)"name", (char *)"module", (char *)"plain", NULL};
-    PyObject *values[3];
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UOO:Unit", names, &values[0], &values[1], &values[2])) return -1;
-    if (self->lock == NULL) self->lock = PyThread_allocate_lock();
-    if (self->lock == NULL) {
-        (void)PyErr_NoMemory();
-        return -1;
-    }
-    PyObject **slots[] = {&self->name, &self->module, &self->plain};
-    for (int i = 0; i < 3; i++) {
-        PyObject *old = *slots[i];
-        Py_INCREF(values[i]);
-        *slots[i] = values[i];
-        Py_XDECREF(old);
-    }
-    return 0;
-}
-
-static int unit_traverse(PyObject *object, visitproc visit, void *arg) {
-    Unit *self = (Unit *)object;
-    Py_VISIT(Py_TYPE(object));
-    Py_VISIT(self->module);
-    Py_VISIT(self->plain);
-    Py_VISIT(self->on_backward);
-    Py_VISIT(self->state);
-    return 0;
-}
-
-static int unit_clear(PyObject *object) {
-    Unit *self = (Unit *)object;
-    Py_CLEAR(self->module);
-    Py_CLEAR(self->plain);
-    Py_CLEAR(self->on_backward);
-    Py_CLEAR(self->state);
-    return 0;
-}
-
-static void unit_dealloc(PyObject *object) {
-    PyTypeObject *type = Py_TYPE(object);
-    PyObject_GC_UnTrack(object);
-    (void)unit_clear(object);
-    Py_CLEAR(((Unit *)object)->name);
-    if (((Unit *)object)->lock != NULL) PyThread_free_lock(((Unit *)object)->lock);
-    ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
-    Py_DECREF(type);
-}
-
-static PyMemberDef unit_members[] = {
-    {"name", T_OBJECT_EX, offsetof(Unit, name), READONLY, "Its name in the model."},
-    {"module", T_OBJECT_EX, offsetof(Unit, module), READONLY, "The module."},
-    {"plain", T_OBJECT_EX, offsetof(Unit, plain), READONLY, "The module's forward, as it was."},
-    {"on_backward", T_OBJECT, offsetof(Unit, on_backward), 0, "Called before the next repetition, or None."},
-    {NULL, 0, 0, 0, NULL},
-};
-
-static PyType_Slot unit_slots[] = {
-    {Py_tp_doc, (void *)"Unit(name, module, plain)\n--\n\nA unit of a model: what a Call calls."},
-    {Py_tp_new, PyType_GenericNew},
-    {Py_tp_init, unit_init},
-    {Py_tp_dealloc, unit_dealloc},
-    {Py_tp_traverse, unit_traverse},
-    {Py_tp_clear, unit_clear},
-    {Py_tp_members, unit_members},
-    {0, NULL},
-};
-
-static PyType_Spec unit_spec = {
-    .name = "memscale._core.Unit",
-    .basicsize = sizeof(Unit),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_BASETYPE,
-    .slots = unit_slots,
-};
-
 int core_add_call(PyObject *module, core_state *state) {
-    state->unit_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &unit_spec, NULL);
-    if (state->unit_type == NULL || PyModule_AddType(module, state->unit_type) < 0) return -1;
     state->call_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &call_spec, NULL);
     return state->call_type == NULL ? -1 : PyModule_AddType(module, state->call_type);
 }

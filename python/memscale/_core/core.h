@@ -10,6 +10,8 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include <pythread.h>
+
 #include <memscale/memscale.h>
 
 /* What bind() is handed: name in core_state, and what it is. */
@@ -255,11 +257,6 @@ PyObject *core_switches_note(core_state *state);
 
 PyObject *core_frame_new(core_state *state, PyObject *recompute, PyObject *name, int keep);
 
-/* ---- call.c ---- */
-
-/* Run the unit of a Call again, with frame.collect as hook. -1 with an exception. */
-int core_call_repeat(core_state *state, PyObject *call, PyObject *frame);
-
 /* ---- inputs.c ---- */
 
 typedef struct core_inputs {
@@ -270,11 +267,72 @@ typedef struct core_inputs {
 
 int core_inputs_copy(core_state *state, PyObject *args, PyObject *kwargs, core_inputs *out);
 
+/* ---- unit.c ---- */
+
+typedef struct Unit {
+    PyObject_HEAD
+    PyObject *name;          /* str */
+    PyObject *module;        /* the nn.Module */
+    PyObject *plain;         /* its forward, as it was */
+    PyObject *on_backward;   /* called before a repetition, or None */
+    ModuleState *state;      /* the last capture, if it may be used again */
+    PyThread_type_lock lock; /* held during a repetition; waited for without the GIL */
+    unsigned long owner;     /* the thread that holds it, `depth` times */
+    long depth;
+} Unit;
+
+void core_unit_lock(Unit *unit);
+void core_unit_unlock(Unit *unit);
+
+/* ---- observe.c and call.c: one call of a unit ---- */
+
+typedef struct Call {
+    PyObject_HEAD
+    Unit *unit; /* owned */
+    core_inputs inputs;
+    ModuleState *state;
+    PyObject *devices; /* owned tuple: of inputs and parameters */
+    PyObject *watched; /* owned list: tensors that must not change, beside the inputs */
+    PyObject *buffers; /* owned list of (index, name, module, buffer, copy): to be put back; NULL: none */
+    PyObject *switches;
+    int64_t *versions; /* of the inputs, then of what is watched */
+    char *grad_flags;  /* of the parameters */
+    core_randomness random;
+    int in_place; /* its repetitions leave no trace in the modules */
+    /* While entered: what leave() undoes. */
+    unsigned entered;
+    PyObject *random_lock; /* owned: the one that was taken */
+    PyObject *undo_switches;
+    core_randomness random_now;
+    char *grad_flags_now;
+    int touched; /* did the last repetition change its modules? */
+} Call;
+
+/* Copy the inputs, capture the modules, find the devices. */
+int core_call_capture(core_state *state, Call *self, PyObject *args, PyObject *kwargs);
+
+/* Note all that must be put back or must not change. `wanted`: the buffers to be put back, or None for all of them. */
+int core_call_observe(core_state *state, Call *self, PyObject *wanted);
+
+/* Put back only the buffers of this set; watch the others from now on. */
+int core_call_keep_buffers(core_state *state, Call *self, PyObject *kept);
+
+/* Was an input, or something that is watched, changed in place since? -1 with an exception. */
+int core_call_inputs_changed(core_state *state, Call *self);
+int core_call_watched_changed(core_state *state, Call *self);
+
+/* requires_grad of a list of tensors, a byte each. */
+int core_read_grad_flags(core_state *state, PyObject *tensors, char *out);
+
+/* Run the unit of a Call again, with frame.collect as hook. -1 with an exception. */
+int core_call_repeat(core_state *state, PyObject *call, PyObject *frame);
+
 /* Each file adds its types and functions. */
 int core_add_frame(PyObject *module, core_state *state);
 int core_add_plan(PyObject *module, core_state *state);
 int core_add_modules(PyObject *module, core_state *state);
 int core_add_conditions(PyObject *module, core_state *state);
+int core_add_unit(PyObject *module, core_state *state);
 int core_add_call(PyObject *module, core_state *state);
 int core_add_gpu(PyObject *module, core_state *state);
 

@@ -19,7 +19,6 @@
  */
 #include "core.h"
 
-#include <pythread.h>
 #include <string.h>
 
 #define NO_TASK INT64_MIN

@@ -276,7 +276,8 @@ static int exec_module(PyObject *module) {
     memset(state, 0, sizeof *state);
     if (intern_names(state) < 0 || add_constants(module) < 0 || add_exceptions(module, state) < 0) return -1;
     if (core_add_frame(module, state) < 0 || core_add_modules(module, state) < 0) return -1;
-    if (core_add_conditions(module, state) < 0 || core_add_call(module, state) < 0) return -1;
+    if (core_add_conditions(module, state) < 0 || core_add_unit(module, state) < 0 || core_add_call(module, state) < 0)
+        return -1;
     if (core_add_plan(module, state) < 0 || core_add_gpu(module, state) < 0) return -1;
     state->unpack = PyObject_GetAttrString(module, "unpack");
     return state->unpack == NULL ? -1 : 0;
