@@ -1,6 +1,9 @@
-"""Rules that compilers do not know: the core never prints, exits or aborts, and every public function is documented."""
+"""Rules that compilers do not know: the core never prints, exits or aborts, and every public function is documented.
+
+And one for all files: no leftovers of a merge."""
 
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -32,7 +35,13 @@ def undocumented() -> list[str]:
     return problems
 
 
+def merge_leftovers() -> list[str]:
+    """Lines that a merge left behind, in any file."""
+    command = ["git", "-C", str(ROOT), "grep", "-nE", "^(<{7}|>{7}|[|]{7}) "]
+    return subprocess.run(command, capture_output=True, text=True).stdout.splitlines()
+
+
 if __name__ == "__main__":
-    found = forbidden_calls() + undocumented()
+    found = forbidden_calls() + undocumented() + merge_leftovers()
     print("\n".join(found))
     sys.exit(1 if found else 0)

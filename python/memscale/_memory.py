@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
@@ -97,7 +98,7 @@ class _DeviceCaps:
         self.device = device
         self.total_bytes = int(torch.cuda.get_device_properties(device).total_memory)
         self.before = get_memory_fraction(device)
-        self.caps: dict[int, int] = {}
+        self.caps: dict[object, int] = {}
 
     def apply(self) -> None:
         fraction = min([self.before, *(cap / self.total_bytes for cap in self.caps.values())])
@@ -117,25 +118,30 @@ def _index(device: torch.device) -> int:
 
 
 _device_caps: dict[int, _DeviceCaps] = {}
-_caps_lock = threading.Lock()
+_caps_lock = threading.RLock()  # a cap may die while another is made
 
 
 class AllocatorCap:
-    """Bounds what torch's allocator may reserve on a GPU, until it is released. Several may be in force at once."""
+    """Bounds what torch's allocator may reserve on a GPU, until it is released. Several may be in force at once.
+
+    Attributes:
+        release: does nothing a second time, and happens by itself when the cap dies.
+    """
 
     def __init__(self, device: torch.device, n_bytes: int) -> None:
-        self._index = _index(device)
+        index, holder = _index(device), object()
         with _caps_lock:
-            caps = _device_caps.setdefault(self._index, _DeviceCaps(torch.device("cuda", self._index)))
-            caps.caps[id(self)] = min(n_bytes, caps.total_bytes)
+            caps = _device_caps.setdefault(index, _DeviceCaps(torch.device("cuda", index)))
+            caps.caps[holder] = min(n_bytes, caps.total_bytes)
             caps.apply()
+        self.release = weakref.finalize(self, _release_cap, index, holder)
+        self.release.atexit = False
 
-    def release(self) -> None:
-        """Does nothing a second time."""
-        with _caps_lock:
-            caps = _device_caps.get(self._index)
-            if caps is None or caps.caps.pop(id(self), None) is None:
-                return
-            caps.apply()
-            if not caps.caps:
-                del _device_caps[self._index]
+
+def _release_cap(index: int, holder: object) -> None:
+    with _caps_lock:
+        caps = _device_caps[index]
+        del caps.caps[holder]
+        caps.apply()
+        if not caps.caps:
+            del _device_caps[index]

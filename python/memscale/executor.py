@@ -19,6 +19,7 @@ from torch.utils._device import DeviceContext
 
 from . import _core, _memory
 from ._attach import Attachment
+from ._backward import OnCallingThread, is_on_one_gpu
 from ._log import Log
 from ._recompute import Measured, Problem, Unit, identity
 from ._units import find_units, param_bytes
@@ -55,6 +56,7 @@ class Executor:
         self._units = [Unit(name, module, param_bytes(module)) for name, module in find_units(model).items()]
         self._device = _memory.main_device(model)
         self._cap: _memory.AllocatorCap | None = None
+        self._backward = OnCallingThread() if is_on_one_gpu(model) else None
         self._log: Log | None = None
         self._measuring: _Measurement | None = None  # until the plan is settled
         self._sampling = False  # inside the forward on a sample input
@@ -105,6 +107,8 @@ class Executor:
         self.attached = False
         if self._cap is not None:
             self._cap.release()
+        if self._backward is not None:
+            self._backward.release()
         self._attachment.undo()
         if self._log is not None:
             self._log.close()
@@ -186,6 +190,8 @@ class Executor:
 
     def begin_forward(self) -> None:
         """The model's forward begins."""
+        if self._backward is not None and torch.is_grad_enabled():
+            self._backward.take()
         if self.plan.provisional and not self._sampling and torch.is_grad_enabled():
             self._measuring = _Measurement(self)
 

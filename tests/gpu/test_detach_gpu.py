@@ -1,6 +1,7 @@
 """detach on a GPU: everything is as it was, the allocator's limit and the memory included."""
 
 import gc
+import threading
 
 import pytest
 import torch
@@ -118,3 +119,29 @@ def test_a_budget_that_fits_only_with_recomputation_is_kept():
         model.zero_grad()
     assert torch.cuda.max_memory_reserved() <= budget
     memscale.detach(model)
+
+
+def test_a_cap_dies_with_its_model():
+    fraction = get_memory_fraction(torch.device("cuda"))
+    model = memscale.wrap(zoo.make("mlp").cuda(), memscale.Config(memory_budget_gb=1, enable_logging=False))
+    assert get_memory_fraction(torch.device("cuda")) < fraction
+    del model
+    gc.collect()
+    assert get_memory_fraction(torch.device("cuda")) == fraction
+
+
+def test_backward_runs_on_the_calling_thread_until_detach(quiet_config):
+    def thread_of_backward(model):
+        names = []
+        args, kwargs = zoo.move(zoo.batch_of("mlp"), torch.device("cuda"), torch.float32)
+        output = model(*args, **kwargs)
+        output.register_hook(lambda gradient: names.append(threading.get_ident()))
+        output.sum().backward()
+        return names[0]
+
+    model = zoo.make("mlp").cuda()
+    assert thread_of_backward(model) != threading.get_ident()
+    memscale.wrap(model, quiet_config)
+    assert thread_of_backward(model) == threading.get_ident()
+    memscale.detach(model)
+    assert thread_of_backward(model) != threading.get_ident()
