@@ -16,7 +16,7 @@ else
     echo "skipped: clang is not installed"
 fi
 
-for target in json hw host profile plan program; do
+for target in json hw rates host profile plan program; do
     echo "== fuzzing $target for $seconds s"
     build/asan/tests/fuzz_$target --seconds "$seconds" tests/fuzz/corpus/$target
 done

@@ -157,6 +157,7 @@ typedef struct ms_gpu_link {
     int64_t to_device_rate;   /* bytes per second, host to device, pinned memory; the median of several copies */
     int64_t from_device_rate; /* device to host */
     int64_t both_rate;        /* both at once, summed */
+    int64_t pinning_rate;     /* taking pinned host memory */
     int64_t intact;           /* 1: what came back has the checksum of what was sent */
 } ms_gpu_link;
 
@@ -215,6 +216,75 @@ MS_API ms_status ms_hw_to_json(const ms_hw *hw, char **out_text);
  * the order of their indices. `out->struct_bytes` must be set. Any thread. Errors: MS_E_INVALID, MS_E_PARSE,
  * MS_E_VERSION, MS_E_NO_MEMORY. */
 MS_API ms_status ms_hw_from_json(const char *text, size_t n_bytes, ms_hw *out);
+
+/* ---- Hardware models ------------------------------------------------------------------------------------------- */
+
+/* A GPU by its data sheet, so that a plan can be made for one that is not there. Rates are dense peaks. */
+typedef struct ms_gpu_model {
+    uint64_t struct_bytes;
+    const char *key;      /* e.g. "rtx3090", "a100-80gb"; static storage */
+    const char *name;     /* as the driver names it, e.g. "NVIDIA GeForce RTX 3090"; static storage */
+    int64_t memory_bytes; /* what the driver reports as total, which is less than what is printed on the box */
+    int64_t capability;   /* as in ms_hw_gpu */
+    int64_t n_multiprocessors;
+    int64_t fp32_gflops;     /* matrix products in GFLOP/s: without tensor cores */
+    int64_t tf32_gflops;     /* 0: there is no such type */
+    int64_t fp16_gflops;     /* accumulated in fp32 */
+    int64_t bf16_gflops;     /* likewise; 0: there is no such type */
+    int64_t memory_mb_per_s; /* MB are 1e6 bytes */
+    int64_t link_mb_per_s;   /* each way, as copies reach it in a slot that has all that the card can use */
+} ms_gpu_model;
+
+/* How many models are known. Any thread. Cannot fail. */
+MS_API int64_t ms_gpu_model_count(void);
+
+/* The `index`-th of them, in the order of their generations. `out->struct_bytes` must be set. Any thread.
+ * Errors: MS_E_INVALID (index out of range). */
+MS_API ms_status ms_gpu_model_at(int64_t index, ms_gpu_model *out);
+
+/* A model by its key, by the driver's name, or by what people call it: "rtx3090", "RTX 3090", "NVIDIA GeForce RTX
+ * 3090". Case, spaces, dashes and the vendor's prefixes do not matter. The size of the memory may stand behind the name
+ * ("rtx 4060 ti 16gb"); without it the model with the least is meant. `out->struct_bytes` must be set. Any thread.
+ * Errors: MS_E_INVALID, MS_E_NOT_FOUND (the message names the closest). */
+MS_API ms_status ms_gpu_model_find(const char *name, ms_gpu_model *out);
+
+enum ms_rates_source { MS_RATES_TABLE = 0, MS_RATES_MEASURED = 1 };
+
+#define MS_RATES_VERSION 1
+
+/* How fast a device is, as operators reach it: what a model of time is made from. Work over rate is a time: operations
+ * over GFLOP/s are nanoseconds, bytes over MB/s microseconds. A plain value: copy it freely. */
+typedef struct ms_rates {
+    uint64_t struct_bytes;
+    int64_t source;       /* enum ms_rates_source */
+    int64_t capability;   /* as in ms_hw_gpu; 0: the host's own processor */
+    int64_t memory_bytes; /* of the device */
+    int64_t fp32_gflops;  /* matrix products; above 0 */
+    int64_t tf32_gflops;  /* 0: no faster than fp32, here and below */
+    int64_t fp16_gflops;
+    int64_t bf16_gflops;
+    int64_t memory_mb_per_s;    /* bytes read and bytes written, together; above 0 */
+    int64_t to_device_mb_per_s; /* from pinned host memory; 0: there is no link, the device is the host */
+    int64_t from_device_mb_per_s;
+    int64_t both_mb_per_s;    /* both ways at once, summed */
+    int64_t pinning_mb_per_s; /* pinning host memory; 0: unknown */
+    int64_t launch_ns;        /* the least time that a kernel takes on the device */
+    int64_t dispatch_ns;      /* what an operator takes on the host until it is queued, or done where the device is the
+                               * host */
+} ms_rates;
+
+/* What can be expected of a model: its peaks less fixed shares (rates.c). `model->struct_bytes` and `out->struct_bytes`
+ * must be set. Any thread. Errors: MS_E_INVALID. */
+MS_API ms_status ms_rates_from_model(const ms_gpu_model *model, ms_rates *out);
+
+/* The rates as JSON text, versioned. `*out_text` is owned, ms_free. Any thread. Errors: MS_E_INVALID (also: a value out
+ * of range), MS_E_NO_MEMORY. */
+MS_API ms_status ms_rates_to_json(const ms_rates *rates, char **out_text);
+
+/* The inverse, strict: unknown or missing fields and values out of range are errors. A rate is at most 1e9, both
+ * ways 2e9, and a time at most a second. `out->struct_bytes` must be set. Any thread. Errors: MS_E_INVALID, MS_E_PARSE,
+ * MS_E_VERSION, MS_E_NO_MEMORY. */
+MS_API ms_status ms_rates_from_json(const char *text, size_t n_bytes, ms_rates *out);
 
 /* ---- Units ----------------------------------------------------------------------------------------------------- */
 

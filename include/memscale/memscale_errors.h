@@ -17,6 +17,7 @@
     X(MS_E_MISMATCH, -7, "a plan does not belong to this model")                                                       \
     X(MS_E_VERSION, -8, "made by an incompatible version")                                                             \
     X(MS_E_CUDA, -9, "a call of the GPU's driver failed")                                                              \
-    X(MS_E_UNAVAILABLE, -10, "not available on this machine")
+    X(MS_E_UNAVAILABLE, -10, "not available on this machine")                                                          \
+    X(MS_E_NOT_FOUND, -11, "there is nothing of that name")
 
 #endif /* MEMSCALE_ERRORS_H */

@@ -57,6 +57,9 @@ ms_status ms__json_get_array(const ms__json *object, const char *key, const ms__
 /* Error MS_E_PARSE if the value is no object or has a key that is not in the list (which ends in NULL). */
 ms_status ms__json_check_keys(const ms__json *object, const char *const *allowed);
 
+/* Errors: MS_E_PARSE if the value is no object or has no version under this key, MS_E_VERSION if it is another one. */
+ms_status ms__json_check_version(const ms__json *document, const char *key, int64_t version);
+
 typedef struct ms__json_writer {
     MS__VEC(char) text;
     ms_status status;
@@ -74,6 +77,17 @@ void ms__json_put_int(ms__json_writer *w, const char *key, int64_t value);
 void ms__json_put_uint(ms__json_writer *w, const char *key, uint64_t value);
 void ms__json_put_double(ms__json_writer *w, const char *key, double value); /* not finite: written as null */
 void ms__json_put_string(ms__json_writer *w, const char *key, const char *value, size_t n_bytes);
+
+/* A structure's whole number (int64_t): its key, its place, and its range. */
+typedef struct ms__json_field {
+    const char *key;
+    size_t offset;
+    int64_t min, max;
+} ms__json_field;
+
+/* Members of the object that is being written or read, for each of n fields of `record`. The error names the key. */
+void ms__json_put_record(ms__json_writer *w, const ms__json_field *fields, size_t n, const void *record);
+ms_status ms__json_get_record(const ms__json *object, const ms__json_field *fields, size_t n, void *record);
 
 /* The text, owned by the caller (free), or the first failure; the writer is empty afterwards. */
 ms_status ms__json_finish(ms__json_writer *w, char **out_text);

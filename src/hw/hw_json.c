@@ -12,18 +12,12 @@
 #define VERSION 1
 #define GPUS_KEY "gpus"
 
-typedef struct field {
-    const char *key;
-    size_t offset;
-    int64_t min, max;
-} field;
-
 typedef struct text_field {
     const char *key;
     size_t offset, n_bytes;
 } text_field;
 
-static const field host_fields[] = {
+static const ms__json_field host_fields[] = {
     {"memory_total_bytes", offsetof(ms_hw, memory_total_bytes), 1, INT64_MAX},
     {"memory_limit_bytes", offsetof(ms_hw, memory_limit_bytes), 0, INT64_MAX},
     {"memory_available_bytes", offsetof(ms_hw, memory_available_bytes), 0, INT64_MAX},
@@ -34,7 +28,7 @@ static const field host_fields[] = {
     {"cgroup_version", offsetof(ms_hw, cgroup_version), 0, INT64_MAX},
 };
 
-static const field gpu_fields[] = {
+static const ms__json_field gpu_fields[] = {
     {"index", offsetof(ms_hw_gpu, index), 0, INT64_MAX},
     {"memory_total_bytes", offsetof(ms_hw_gpu, memory_total_bytes), 1, INT64_MAX},
     {"memory_free_bytes", offsetof(ms_hw_gpu, memory_free_bytes), -1, INT64_MAX},
@@ -58,11 +52,6 @@ static const text_field gpu_texts[] = {
 #define N_GPU_FIELDS (sizeof gpu_fields / sizeof *gpu_fields)
 #define N_GPU_TEXTS (sizeof gpu_texts / sizeof *gpu_texts)
 
-static void write_fields(ms__json_writer *w, const field *fields, size_t n, const void *record) {
-    for (size_t i = 0; i < n; i++)
-        ms__json_put_int(w, fields[i].key, *(const int64_t *)((const char *)record + fields[i].offset));
-}
-
 static void write_gpu(ms__json_writer *w, const ms_hw_gpu *gpu) {
     ms__json_begin_object(w, NULL);
     for (size_t i = 0; i < N_GPU_TEXTS; i++) {
@@ -70,7 +59,7 @@ static void write_gpu(ms__json_writer *w, const ms_hw_gpu *gpu) {
         const char *end = memchr(text, '\0', gpu_texts[i].n_bytes);
         ms__json_put_string(w, gpu_texts[i].key, text, end == NULL ? gpu_texts[i].n_bytes - 1 : (size_t)(end - text));
     }
-    write_fields(w, gpu_fields, N_GPU_FIELDS, gpu);
+    ms__json_put_record(w, gpu_fields, N_GPU_FIELDS, gpu);
     ms__json_end_object(w);
 }
 
@@ -83,7 +72,7 @@ ms_status ms_hw_to_json(const ms_hw *hw, char **out_text) {
     ms__json_writer w = {0};
     ms__json_begin_object(&w, NULL);
     ms__json_put_int(&w, VERSION_KEY, VERSION);
-    write_fields(&w, host_fields, N_HOST_FIELDS, hw);
+    ms__json_put_record(&w, host_fields, N_HOST_FIELDS, hw);
     ms__json_begin_array(&w, GPUS_KEY);
     for (int64_t i = 0; i < hw->n_gpus; i++) write_gpu(&w, &hw->gpus[i]);
     ms__json_end_array(&w);
@@ -91,24 +80,12 @@ ms_status ms_hw_to_json(const ms_hw *hw, char **out_text) {
     return ms__json_finish(&w, out_text);
 }
 
-static ms_status read_fields(const ms__json *object, const field *fields, size_t n, void *record) {
-    for (size_t i = 0; i < n; i++) {
-        int64_t value;
-        ms_status status = ms__json_get_int(object, fields[i].key, fields[i].min, &value);
-        if (status == MS_OK && value > fields[i].max)
-            status = ms__fail(MS_E_PARSE, "\"%s\" must be at most %lld", fields[i].key, (long long)fields[i].max);
-        if (status != MS_OK) return status;
-        *(int64_t *)((char *)record + fields[i].offset) = value;
-    }
-    return MS_OK;
-}
-
 static ms_status read_gpu(const ms__json *object, ms_hw_gpu *out) {
     const char *allowed[N_GPU_FIELDS + N_GPU_TEXTS + 1] = {NULL};
     for (size_t i = 0; i < N_GPU_FIELDS; i++) allowed[i] = gpu_fields[i].key;
     for (size_t i = 0; i < N_GPU_TEXTS; i++) allowed[N_GPU_FIELDS + i] = gpu_texts[i].key;
     ms_status status = ms__json_check_keys(object, allowed);
-    if (status == MS_OK) status = read_fields(object, gpu_fields, N_GPU_FIELDS, out);
+    if (status == MS_OK) status = ms__json_get_record(object, gpu_fields, N_GPU_FIELDS, out);
     for (size_t i = 0; i < N_GPU_TEXTS && status == MS_OK; i++) {
         const char *text = NULL;
         status = ms__json_get_string(object, gpu_texts[i].key, &text);
@@ -139,15 +116,9 @@ static ms_status read_gpus(const ms__json *object, ms_hw *out) {
 static ms_status read_record(const ms__json *object, ms_hw *out) {
     const char *allowed[N_HOST_FIELDS + 3] = {VERSION_KEY, GPUS_KEY};
     for (size_t i = 0; i < N_HOST_FIELDS; i++) allowed[i + 2] = host_fields[i].key;
-    int64_t version;
-    ms_status status = object->type == MS__JSON_OBJECT ? ms__json_get_int(object, VERSION_KEY, 1, &version)
-                                                       : ms__fail(MS_E_PARSE, "a JSON object was expected");
-    if (status != MS_OK) return status;
-    if (version != VERSION)
-        return ms__fail(MS_E_VERSION, "hardware record of version %lld, this library reads %d", (long long)version,
-                        VERSION);
-    status = ms__json_check_keys(object, allowed);
-    if (status == MS_OK) status = read_fields(object, host_fields, N_HOST_FIELDS, out);
+    ms_status status = ms__json_check_version(object, VERSION_KEY, VERSION);
+    if (status == MS_OK) status = ms__json_check_keys(object, allowed);
+    if (status == MS_OK) status = ms__json_get_record(object, host_fields, N_HOST_FIELDS, out);
     return status == MS_OK ? read_gpus(object, out) : status;
 }
 

@@ -22,6 +22,8 @@
     X(hw)                                                                                                              \
     X(hw_gpus)                                                                                                         \
     X(hw_json)                                                                                                         \
+    X(models)                                                                                                          \
+    X(rates)                                                                                                           \
     X(units)                                                                                                           \
     X(profile)                                                                                                         \
     X(plan)                                                                                                            \

@@ -234,6 +234,31 @@ TEST(hardware_records) {
     ms_free(shared_text);
 }
 
+static ms_status read_rates(void) {
+    ms_rates rates = {.struct_bytes = sizeof rates};
+    return ms_rates_from_json(shared_text, strlen(shared_text), &rates);
+}
+
+static ms_status write_rates(void) {
+    ms_gpu_model model = {.struct_bytes = sizeof model};
+    ms_rates rates = {.struct_bytes = sizeof rates};
+    char *text = NULL;
+    CHECK_STATUS(ms_gpu_model_find("rtx3090", &model), MS_OK);
+    CHECK_STATUS(ms_rates_from_model(&model, &rates), MS_OK);
+    ms_status status = ms_rates_to_json(&rates, &text);
+    CHECK((status == MS_OK) == (text != NULL));
+    if (shared_text == NULL) shared_text = text;
+    if (shared_text != text) ms_free(text);
+    return status;
+}
+
+TEST(rates) {
+    CHECK_STATUS(write_rates(), MS_OK);
+    check_every_failure(write_rates);
+    check_every_failure(read_rates);
+    ms_free(shared_text);
+}
+
 static ms_status find_units(void) {
     static ms_module modules[500];
     static int64_t units[500];
@@ -337,7 +362,7 @@ TEST(gpu_use) {
 }
 
 SUITE(oom, CASE(json_read), CASE(plan_create), CASE(plans_as_files), CASE(profiles), CASE(hardware_records),
-      CASE(units_find), CASE(hw_detect), CASE(gpu_create), CASE(gpu_use));
+      CASE(rates), CASE(units_find), CASE(hw_detect), CASE(gpu_create), CASE(gpu_use));
 
 int main(int argc, char **argv) {
     static const test_suite *const suites[] = {&oom_suite};

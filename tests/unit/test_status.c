@@ -31,10 +31,11 @@ TEST(codes_are_the_published_ones) {
     CHECK_EQ_INT(MS_E_VERSION, -8);
     CHECK_EQ_INT(MS_E_CUDA, -9);
     CHECK_EQ_INT(MS_E_UNAVAILABLE, -10);
+    CHECK_EQ_INT(MS_E_NOT_FOUND, -11);
 }
 
 TEST(unknown_codes_are_named_so) {
-    const ms_status unknown[] = {1, -11, -1000, INT32_MAX, INT32_MIN};
+    const ms_status unknown[] = {1, -12, -1000, INT32_MAX, INT32_MIN};
     for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++) {
         CHECK_EQ_STR(ms_status_name(unknown[i]), "MS_E_UNKNOWN");
         CHECK_EQ_STR(ms_status_text(unknown[i]), "unknown error");
