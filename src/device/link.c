@@ -1,4 +1,4 @@
-/* link.c - ms_gpu_measure_link: how fast copies between pinned host memory and a device are.
+/* link.c - ms_gpu_measure_link: how fast copies between pinned host memory and a device are, and the pinning itself.
  *
  * Everything it takes is in one structure that is given back on every path. Copies run on streams of its own that do
  * not wait for others, timed by events on the device; the median of several is the result, so one disturbance does not
@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../prim/prim.h"
 #include "device.h"
 
 #define N_COPIES 7 /* odd: the median is one of them */
@@ -19,6 +20,7 @@ typedef struct bench {
     ms__cu_address near, other; /* on the device: what was sent, and a second one for copies both ways */
     ms__cu_stream streams[2];
     ms__cu_event start, ends[2];
+    int64_t pinning_ns; /* what taking the pinned memory took */
 } bench;
 
 /* Call the driver and yield its status. */
@@ -29,7 +31,9 @@ static ms_status report(const bench *b, const char *call, int code) {
 }
 
 static ms_status take_pinned(bench *b, void **out) {
+    int64_t start = ms__prim_now_ns();
     int code = b->gpu->cuda.cuMemHostAlloc(out, b->n_bytes, 0);
+    b->pinning_ns += ms__prim_now_ns() - start;
     if (code == MS__CUDA_OUT_OF_MEMORY) return ms__fail_memory(b->n_bytes);
     return report(b, "cuMemHostAlloc", code);
 }
@@ -97,6 +101,12 @@ static int by_time(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+/* Bytes per second. */
+static int64_t rate_of(double n_bytes, double ms) {
+    double rate = n_bytes * 1000 / (ms > 1e-6 ? ms : 1e-6);
+    return rate < (double)(INT64_MAX / 2) ? (int64_t)rate : INT64_MAX / 2;
+}
+
 /* Bytes per second: the median of several rounds after one that warms up. */
 static ms_status measure(const bench *b, int directions, int64_t *out_rate) {
     float times[N_COPIES];
@@ -104,9 +114,7 @@ static ms_status measure(const bench *b, int directions, int64_t *out_rate) {
     for (int i = 0; i < N_COPIES && status == MS_OK; i++) status = time_copies(b, directions, &times[i]);
     if (status != MS_OK) return status;
     qsort(times, N_COPIES, sizeof *times, by_time);
-    double ms = times[N_COPIES / 2] > 1e-6F ? times[N_COPIES / 2] : 1e-6;
-    double n_bytes = (double)b->n_bytes * (directions == (THERE | BACK) ? 2 : 1), rate = n_bytes * 1000 / ms;
-    *out_rate = rate < (double)(INT64_MAX / 2) ? (int64_t)rate : INT64_MAX / 2;
+    *out_rate = rate_of((double)b->n_bytes * (directions == (THERE | BACK) ? 2 : 1), times[N_COPIES / 2]);
     return MS_OK;
 }
 
@@ -130,6 +138,7 @@ static ms_status check_back(const bench *b, ms__cu_address from, int64_t *intact
 static ms_status run(bench *b, ms_gpu_link *out) {
     ms_status status = take_all(b);
     if (status != MS_OK) return status;
+    out->pinning_rate = rate_of(2 * (double)b->n_bytes, (double)b->pinning_ns * 1e-6);
     fill(b->sent, b->n_bytes);
     status = measure(b, THERE, &out->to_device_rate);
     if (status == MS_OK) status = measure(b, BACK, &out->from_device_rate);

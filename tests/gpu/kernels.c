@@ -109,7 +109,7 @@ TEST(the_link_is_intact) {
     ms_gpu_link link = {.struct_bytes = sizeof link};
     CHECK_STATUS(ms_gpu_measure_link(gpu, 0, 16 << 20, &link), MS_OK);
     CHECK(link.intact == 1 && link.to_device_rate > 0 && link.from_device_rate > 0);
-    CHECK(link.both_rate > 0);
+    CHECK(link.both_rate > 0 && link.pinning_rate > 0);
     ms_gpu_destroy(gpu);
 }
 
@@ -129,8 +129,23 @@ TEST(the_hardware_record_is_whole) {
     ms_gpu_destroy(gpu);
 }
 
+/* Where the table has this GPU; several may share the name, and then the one with the least memory is found. */
+TEST(the_table_agrees_with_the_device) {
+    ms_gpu *gpu = open_with(NULL, "");
+    if (gpu == NULL) return;
+    ms_hw hw = {.struct_bytes = sizeof hw};
+    ms_gpu_model model = {.struct_bytes = sizeof model};
+    CHECK_STATUS(ms_hw_detect("", gpu, &hw), MS_OK);
+    if (ms_gpu_model_find(hw.gpus[0].name, &model) == MS_OK) {
+        CHECK_EQ_INT(model.capability, hw.gpus[0].capability);
+        CHECK_EQ_INT(model.n_multiprocessors, hw.gpus[0].n_multiprocessors);
+        CHECK(model.memory_bytes <= hw.gpus[0].memory_total_bytes);
+    }
+    ms_gpu_destroy(gpu);
+}
+
 SUITE(real_gpu, CASE(every_kernel_by_nvrtc), CASE(every_kernel_by_built_in_ptx), CASE(programs_come_from_the_cache),
-      CASE(the_link_is_intact), CASE(the_hardware_record_is_whole));
+      CASE(the_link_is_intact), CASE(the_hardware_record_is_whole), CASE(the_table_agrees_with_the_device));
 
 int main(int argc, char **argv) {
     static const test_suite *const suites[] = {&real_gpu_suite};

@@ -385,7 +385,7 @@ TEST(the_link_is_measured) {
     for (int i = 0; i < 3; i++) {
         CHECK_STATUS(ms_gpu_measure_link(gpu, 1, sizes[i], &link), MS_OK);
         CHECK(link.struct_bytes == sizeof link && link.n_bytes == sizes[i] && link.intact == 1);
-        CHECK(link.to_device_rate > 0 && link.from_device_rate > 0 && link.both_rate > 0);
+        CHECK(link.to_device_rate > 0 && link.from_device_rate > 0 && link.both_rate > 0 && link.pinning_rate > 0);
     }
     fake_settings_now()->total_bytes = 1 << 20; /* room for the first buffer alone */
     CHECK_STATUS(ms_gpu_measure_link(gpu, 1, 600000, &link), MS_E_CUDA);
