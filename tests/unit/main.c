@@ -26,6 +26,7 @@
     X(rates)                                                                                                           \
     X(units)                                                                                                           \
     X(profile)                                                                                                         \
+    X(allocator)                                                                                                       \
     X(plan)                                                                                                            \
     X(plan_json)
 

@@ -1,0 +1,52 @@
+/* allocator.h - PyTorch's caching allocator for CUDA, in whole numbers and without a GPU.
+ *
+ * Given the sizes that a program takes and gives back, in order, it says what torch.cuda.memory_allocated() and
+ * memory_reserved() would be: torch 2.4 to 2.13 with default settings, one device, no record_stream, no graphs. One
+ * thing is not torch's: addresses rise with every segment, where the driver's may not. They decide between free blocks
+ * of equal size only. An allocator belongs to one thread at a time.
+ */
+#ifndef MS_SIM_ALLOCATOR_H
+#define MS_SIM_ALLOCATOR_H
+
+#include <stdint.h>
+
+#include "../common/status.h"
+
+#define MS__NO_BLOCK (-1)
+
+typedef struct ms__allocator ms__allocator;
+
+typedef struct ms__allocator_stats {
+    int64_t allocated_bytes; /* of whole blocks: more than was asked for where a block was not split */
+    int64_t reserved_bytes;  /* of segments: what the driver has handed out */
+    int64_t peak_allocated_bytes;
+    int64_t peak_reserved_bytes;
+    int64_t inactive_split_bytes; /* free, but in a segment that is partly used: cannot be returned */
+    int64_t n_segments;
+} ms__allocator_stats;
+
+/* `limit_bytes` bounds the reserved bytes, as torch.cuda.set_per_process_memory_fraction does; 0: no limit. `*out` is
+ * owned, ms__allocator_destroy. Errors: MS_E_INVALID, MS_E_NO_MEMORY. */
+ms_status ms__allocator_create(int64_t limit_bytes, ms__allocator **out);
+
+/* Cannot fail. NULL is allowed. */
+void ms__allocator_destroy(ms__allocator *allocator);
+
+/* A block of at least n_bytes for a stream, which is any number; MS__NO_BLOCK for 0 bytes. The numbers of blocks that
+ * were given back come again. Errors: MS_E_INVALID (negative), MS_E_BUDGET (no room under the limit although every
+ * unused segment was returned; ms_error_value() is the limit that would do), MS_E_LIMIT (over 2^60 bytes, or 2^63 over
+ * all segments that ever were), MS_E_NO_MEMORY (of the host; nothing has changed). */
+ms_status ms__allocator_take(ms__allocator *allocator, int64_t n_bytes, int64_t stream, int64_t *out_block);
+
+/* The block is free for its stream. MS__NO_BLOCK is allowed. Errors: MS_E_INVALID (not a block that is taken). */
+ms_status ms__allocator_give(ms__allocator *allocator, int64_t block);
+
+/* Return all segments that are wholly free, as torch.cuda.empty_cache() does. Cannot fail. */
+void ms__allocator_empty(ms__allocator *allocator);
+
+ms__allocator_stats ms__allocator_get_stats(const ms__allocator *allocator);
+
+/* Peaks start again from what there is now. */
+void ms__allocator_reset_peaks(ms__allocator *allocator);
+
+#endif
