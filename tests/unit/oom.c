@@ -13,6 +13,7 @@
 
 #include "common/json.h"
 #include "gpus.h"
+#include "sim/allocator.h"
 #include "tree.h"
 
 #define TIMEOUT_S 60
@@ -272,6 +273,22 @@ static ms_status find_units(void) {
 
 TEST(units_find) { check_every_failure(find_units); }
 
+/* Enough blocks for several growths; a take that fails leaves everything as it was. */
+static ms_status use_allocator(void) {
+    ms__allocator *allocator = NULL;
+    int64_t block;
+    ms_status status = ms__allocator_create(0, &allocator);
+    CHECK((status == MS_OK) == (allocator != NULL));
+    for (int64_t i = 0; i < 100 && status == MS_OK; i++) {
+        status = ms__allocator_take(allocator, 512, i % 3, &block);
+        CHECK_EQ_INT(ms__allocator_get_stats(allocator).allocated_bytes, (status == MS_OK ? i + 1 : i) * 512);
+    }
+    ms__allocator_destroy(allocator);
+    return status;
+}
+
+TEST(allocator) { check_every_failure(use_allocator); }
+
 static char machine[TREE_ROOT_BYTES];
 
 static ms_status detect(void) {
@@ -362,7 +379,7 @@ TEST(gpu_use) {
 }
 
 SUITE(oom, CASE(json_read), CASE(plan_create), CASE(plans_as_files), CASE(profiles), CASE(hardware_records),
-      CASE(rates), CASE(units_find), CASE(hw_detect), CASE(gpu_create), CASE(gpu_use));
+      CASE(rates), CASE(units_find), CASE(allocator), CASE(hw_detect), CASE(gpu_create), CASE(gpu_use));
 
 int main(int argc, char **argv) {
     static const test_suite *const suites[] = {&oom_suite};
