@@ -330,6 +330,76 @@ enum ms_unit_flag {
     MS_UNIT_RUN = 1 << 1       /* took part in the measured step; its bytes are meaningful */
 };
 
+/* ---- Traces ---------------------------------------------------------------------------------------------------- */
+
+/* The phases of a training step, in order. MS_PHASE_STATE is what is there before it. */
+enum ms_phase {
+    MS_PHASE_STATE = 0,
+    MS_PHASE_FORWARD = 1,
+    MS_PHASE_LOSS = 2,
+    MS_PHASE_BACKWARD = 3,
+    MS_PHASE_OPTIMIZER_FIRST = 4, /* the first step of the optimizer, which makes its state */
+    MS_PHASE_OPTIMIZER = 5,       /* every later one */
+    MS_PHASE_END = 6,
+    MS_N_PHASES = 7
+};
+
+/* What memory is taken for. */
+enum ms_category {
+    MS_CATEGORY_ACTIVATION = 0,
+    MS_CATEGORY_PARAMETER = 1,
+    MS_CATEGORY_BUFFER = 2,
+    MS_CATEGORY_INPUT = 3,
+    MS_CATEGORY_GRADIENT = 4,  /* of parameters */
+    MS_CATEGORY_OPTIMIZER = 5, /* its state */
+    MS_CATEGORY_WORKING = 6,   /* gradients on their way, temporaries of the optimizer, memory inside kernels */
+    MS_CATEGORY_LIBRARY = 7,   /* workspaces of libraries */
+    MS_N_CATEGORIES = 8
+};
+
+enum ms_trace_event_kind {
+    MS_TRACE_OP = 0,     /* a: the operation */
+    MS_TRACE_ALLOC = 1,  /* a: the storage, b: its bytes */
+    MS_TRACE_FREE = 2,   /* a: the storage */
+    MS_TRACE_UNIT = 3,   /* a: the unit that runs from now on, -1: none */
+    MS_TRACE_PHASE = 4,  /* a: the phase that begins */
+    MS_TRACE_REPEAT = 5  /* a: what follows is done to compute this unit again, -1: no longer */
+};
+
+typedef struct ms_trace_event {
+    int64_t kind; /* enum ms_trace_event_kind */
+    int64_t a, b;
+} ms_trace_event;
+
+typedef struct ms_trace_op {
+    int64_t name;     /* index into the names */
+    int64_t first;    /* of its operands: inputs, then outputs */
+    int64_t n_inputs;
+    int64_t n_outputs;
+} ms_trace_op;
+
+typedef struct ms_trace_operand {
+    int64_t storage; /* -1: not on the device */
+    int64_t element_bytes;
+    int64_t n_dims;
+    int64_t dims[6]; /* padded with 1 */
+} ms_trace_operand;
+
+/* One training step as it was seen, on tensors without memory or in earnest. */
+typedef struct ms_trace {
+    uint64_t struct_bytes;
+    const ms_trace_event *events;
+    int64_t n_events;
+    const ms_trace_op *ops;
+    int64_t n_ops;
+    const ms_trace_operand *operands;
+    int64_t n_operands;
+    const char *const *names; /* of operations, such as "aten.mm.default" */
+    int64_t n_names;
+    const int64_t *kinds; /* of storages: enum ms_category where it is known, else MS_CATEGORY_ACTIVATION */
+    int64_t n_storages;
+} ms_trace;
+
 /* What is known about a unit, in the order in which units first run. */
 typedef struct ms_unit {
     const char *name;       /* UTF-8, unique in the model */
@@ -357,6 +427,20 @@ typedef struct ms_profile_view {
  * Any thread. Errors: MS_E_INVALID, MS_E_LIMIT (sizes out of range), MS_E_NO_MEMORY. */
 MS_API ms_status ms_profile_create(const ms_profile_view *view, ms_profile **out_profile);
 
+typedef struct ms_profile_request {
+    uint64_t struct_bytes;
+    const char *const *unit_names; /* in the order of the numbers that the traces use */
+    const int64_t *unit_param_bytes;
+    int64_t n_units;
+    const ms_trace *kept; /* a step with all units kept */
+    const ms_trace *lean; /* the same step with all units recomputed; NULL: what that would do is not known */
+} ms_profile_request;
+
+/* A profile with the step that was traced: what it allocates, releases and computes, unit by unit. `*out_profile` is
+ * owned, ms_profile_destroy. Any thread. Errors: MS_E_INVALID (a trace is malformed), MS_E_MISMATCH (the two are not of
+ * the same step), MS_E_LIMIT, MS_E_NO_MEMORY. */
+MS_API ms_status ms_profile_from_traces(const ms_profile_request *request, ms_profile **out_profile);
+
 /* Cannot fail. NULL is allowed. */
 MS_API void ms_profile_destroy(ms_profile *profile);
 
@@ -369,6 +453,77 @@ MS_API ms_status ms_profile_to_json(const ms_profile *profile, char **out_text);
 /* The inverse, strict. `*out_profile` is owned, ms_profile_destroy. Errors: MS_E_PARSE, MS_E_VERSION, MS_E_INVALID,
  * MS_E_NO_MEMORY, MS_E_LIMIT. */
 MS_API ms_status ms_profile_from_json(const char *text, size_t n_bytes, ms_profile **out_profile);
+
+/* ---- Simulation -------------------------------------------------------------------------------------------------- */
+
+enum ms_simulation_flag {
+    MS_SIMULATE_ALLOCATOR = 1 << 0,      /* model torch's caching allocator: blocks and segments, not only sizes */
+    MS_SIMULATE_ENGINE_THREAD = 1 << 1,  /* backward runs on a thread of its own, as torch's default is on a GPU */
+    MS_SIMULATE_FUSED = 1 << 2,          /* the optimizer is fused: it takes no temporaries */
+    MS_SIMULATE_RESUMED = 1 << 3,        /* the optimizer's state is there from the start */
+    MS_SIMULATE_KEEP_GRADIENTS = 1 << 4  /* gradients are set to zero, not to none, between steps */
+};
+
+typedef struct ms_simulation_request {
+    uint64_t struct_bytes;
+    const ms_profile *profile; /* with a step */
+    const int32_t *actions;    /* enum ms_action for each unit; NULL: all are kept */
+    int64_t n_actions;
+    const ms_rates *rates; /* of the device; its capability says what it is */
+    int64_t n_multiprocessors;
+    int64_t limit_bytes; /* what torch's allocator may reserve; 0: no limit */
+    uint32_t flags;      /* enum ms_simulation_flag */
+    uint32_t reserved;   /* 0 */
+} ms_simulation_request;
+
+typedef struct ms_simulation_summary {
+    uint64_t struct_bytes;
+    int64_t state_bytes;       /* parameters, buffers and inputs */
+    int64_t first_peak_bytes;  /* of the first step */
+    int64_t steady_peak_bytes; /* of later steps */
+    int64_t between_bytes;     /* held between steps */
+    int64_t first_reserved_bytes;
+    int64_t reserved_bytes;         /* with MS_SIMULATE_ALLOCATOR; else the peak */
+    int64_t parts[MS_N_CATEGORIES]; /* of the steady peak, by enum ms_category */
+    int64_t unused_bytes;           /* of the steady peak: blocks larger than what was asked for */
+    int64_t step_ns, forward_ns, backward_ns, optimizer_ns;
+    int64_t host_ns;   /* until the host has queued the step */
+    int64_t device_ns; /* until the device has done it */
+    int64_t n_ops;
+    int32_t peak_unit;  /* where the steady peak is; -1: between units */
+    int32_t peak_phase; /* enum ms_phase */
+} ms_simulation_summary;
+
+/* A stretch of the steady step: one phase inside of one unit, or between units. */
+typedef struct ms_simulation_point {
+    uint64_t struct_bytes;
+    int32_t unit; /* -1: between units */
+    int32_t phase;
+    int64_t peak_bytes;
+    int64_t end_bytes;
+    int64_t parts[MS_N_CATEGORIES]; /* of the peak */
+    int64_t duration_ns;            /* 0 where it takes no part in a steady step */
+} ms_simulation_point;
+
+typedef struct ms_simulation ms_simulation; /* immutable: may be read from several threads at once */
+
+/* Play a step of the profile under these actions. The same request gives the same result, everywhere. `*out` is owned,
+ * ms_simulation_destroy. Any thread. Errors: MS_E_INVALID, MS_E_MISMATCH (the number of actions), MS_E_BUDGET (it does
+ * not fit limit_bytes; ms_error_value() is the limit that the next allocation would need), MS_E_NO_MEMORY, MS_E_LIMIT.
+ */
+MS_API ms_status ms_simulate(const ms_simulation_request *request, ms_simulation **out);
+
+/* Cannot fail. NULL is allowed. */
+MS_API void ms_simulation_destroy(ms_simulation *sim);
+
+/* `out->struct_bytes` must be set. Errors: MS_E_INVALID. */
+MS_API ms_status ms_simulation_get(const ms_simulation *sim, ms_simulation_summary *out);
+
+/* How many stretches the step has. Cannot fail. */
+MS_API int64_t ms_simulation_count(const ms_simulation *sim);
+
+/* One of them, in order. `out->struct_bytes` must be set. Errors: MS_E_INVALID. */
+MS_API ms_status ms_simulation_at(const ms_simulation *sim, int64_t index, ms_simulation_point *out);
 
 enum ms_plan_flag {
     MS_PLAN_FORCE = 1 << 0,        /* optimize also where the smart skip would do nothing */

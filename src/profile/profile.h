@@ -10,6 +10,7 @@
 #include "../common/arena.h"
 #include "../common/json.h"
 #include "../common/status.h"
+#include "step.h"
 
 #define MS__UNIT_MAX_NOTES 2
 
@@ -19,6 +20,7 @@ struct ms_profile {
     int64_t n_units;
     int64_t state_bytes;
     int64_t rest_bytes;
+    ms__step *step; /* belongs to the arena; NULL: only the units are known */
 };
 
 /* Can this be a size of a profile or a plan? */

@@ -106,6 +106,7 @@ typedef struct core_state {
     PyTypeObject *frame_type;
     PyTypeObject *saved_type;
     PyTypeObject *plan_type;
+    PyTypeObject *profile_type;
     PyTypeObject *modules_type;
     PyTypeObject *unit_type;
     PyTypeObject *call_type;
@@ -330,6 +331,7 @@ int core_call_repeat(core_state *state, PyObject *call, PyObject *frame);
 /* Each file adds its types and functions. */
 int core_add_frame(PyObject *module, core_state *state);
 int core_add_plan(PyObject *module, core_state *state);
+int core_add_profile(PyObject *module, core_state *state);
 int core_add_modules(PyObject *module, core_state *state);
 int core_add_conditions(PyObject *module, core_state *state);
 int core_add_unit(PyObject *module, core_state *state);
@@ -345,6 +347,8 @@ PyObject *core_find_units(PyObject *module, PyObject *const *args, Py_ssize_t n)
 PyObject *core_hash64(PyObject *module, PyObject *data);
 PyObject *core_plan_create(PyObject *module, PyObject *const *args, Py_ssize_t n);
 PyObject *core_plan_from_json(PyObject *module, PyObject *text);
+PyObject *core_profile_from_traces(PyObject *module, PyObject *const *args, Py_ssize_t n);
+PyObject *core_profile_from_json(PyObject *module, PyObject *text);
 PyObject *core_checksum(PyObject *module, PyObject *data);
 
 #endif

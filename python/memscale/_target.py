@@ -1,0 +1,228 @@
+"""What a target device does otherwise than the meta device: autocast, attention kernels, fused dropout.
+
+Written from torch's documented behaviour ("Automatic Mixed Precision package", the operator lists) for tensors that have no
+device of that kind. A function mode sees what Python calls; functions that torch writes in Python are opened, so that
+what they call is seen as well.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.overrides import TorchFunctionMode
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """Where and how a step runs.
+
+    Attributes:
+        kind: ``"cuda"`` or ``"cpu"``.
+        capability: of the GPU, as 10 * major + minor.
+        autocast: the dtype of autocast around forward and loss, or None.
+    """
+
+    kind: str = "cuda"
+    capability: int = 80
+    autocast: torch.dtype | None = None
+
+
+# What autocast computes in 16 bits, and what in 32 (CUDA).
+_CUDA_LOW = """__matmul__ __rmatmul__ addbmm addmm addmv addr baddbmm bmm chain_matmul multi_dot conv1d conv2d conv3d
+conv_transpose1d conv_transpose2d conv_transpose3d conv_tbc convolution _convolution einsum gru_cell lstm_cell rnn_tanh_cell
+rnn_relu_cell linear matmul mm mv prelu scaled_dot_product_attention""".split()
+_CUDA_HIGH = """__pow__ __rdiv__ __rpow__ __rtruediv__ acos asin binary_cross_entropy_with_logits cosh
+cosine_embedding_loss cdist cosine_similarity cumprod cumsum dist erfinv exp expm1
+group_norm hinge_embedding_loss kl_div l1_loss layer_norm log log10 log_softmax log1p log2 margin_ranking_loss mse_loss
+multilabel_margin_loss multi_margin_loss nll_loss nll_loss_nd norm pdist poisson_nll_loss pow prod reciprocal rsqrt sinh
+smooth_l1_loss soft_margin_loss softmax softmin softplus sum renorm tan triplet_margin_loss huber_loss native_layer_norm
+rms_norm""".split()
+_CPU_LOW = """__matmul__ __rmatmul__ conv1d conv2d conv3d bmm mm linalg_vecdot baddbmm addmm addbmm linear matmul
+conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d scaled_dot_product_attention""".split()
+_CPU_HIGH = """avg_pool3d binary_cross_entropy grid_sample polar prod quantile nanquantile stft cdist trace view_as_complex
+cholesky cholesky_inverse cholesky_solve inverse lu_solve mse_loss ctc_loss multilabel_margin_loss""".split()
+_PLACES = (torch, torch.Tensor, F, torch._C._nn, torch._C._VariableFunctions)
+
+
+def _functions(names: list[str]) -> set[Any]:
+    return {getattr(place, name) for name in names for place in _PLACES if hasattr(place, name)}
+
+
+_LISTS = {
+    "cuda": (_functions(_CUDA_LOW), _functions(_CUDA_HIGH)),
+    "cpu": (_functions(_CPU_LOW), _functions(_CPU_HIGH)),
+}
+_ATTENTION = F.scaled_dot_product_attention
+_CROSS_ENTROPY = torch._C._nn.cross_entropy_loss
+_DROPOUTS = {F.dropout, torch.dropout}
+
+_no = {name: (lambda *_: False) for name in ("has_torch_function", "has_torch_function_unary")}
+_no["has_torch_function_variadic"] = lambda *_: False
+_opened: dict[Any, Callable[..., Any] | None] = {}
+
+
+def _open(function: Any) -> Callable[..., Any] | None:
+    """The body of a function that torch writes in Python, without its question whether anybody overrides it."""
+    if function not in _opened:
+        twin = None
+        scope = getattr(function, "__globals__", None)
+        if isinstance(function, types.FunctionType) and scope and any(name in scope for name in _no):
+            names = function.__code__.co_names
+            if any(name in names for name in _no):
+                twin = types.FunctionType(
+                    function.__code__, {**scope, **_no}, function.__name__, function.__defaults__, function.__closure__
+                )
+                twin.__kwdefaults__ = function.__kwdefaults__
+        _opened[function] = twin
+    return _opened[function]
+
+
+class Rules(TorchFunctionMode):
+    """Lets meta tensors go the way that tensors on the target device would."""
+
+    def __init__(self, target: Target) -> None:
+        super().__init__()
+        self.target = target
+        self.depth = 0
+        self.low, self.high = _LISTS[target.kind] if target.autocast is not None else (set(), set())
+        self.casts: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # autocast's cache of weights
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in _DROPOUTS and self.target.kind == "cuda":
+            return _dropout(func, *args, **kwargs)
+        body = _open(func)
+        if body is not None:
+            with self:
+                return body(*args, **kwargs)
+        if func is _CROSS_ENTROPY and self.high and self.target.kind == "cuda":
+            return self._cross_entropy(*args, **kwargs)
+        if func in self.low:
+            args, kwargs = self._cast(args), self._cast(kwargs)
+        elif func in self.high and kwargs.get("dtype") is None:
+            args, kwargs = self._to_float(args), self._to_float(kwargs)
+        if func is _ATTENTION:
+            return self._attention(*args, **kwargs)
+        return func(*args, **kwargs)
+
+    def __enter__(self) -> Rules:
+        self.depth += 1
+        return super().__enter__()  # type: ignore[no-any-return]
+
+    def __exit__(self, *exception: Any) -> None:
+        super().__exit__(*exception)
+        self.depth -= 1
+        if self.depth == 0:
+            self.casts.clear()
+
+    # Autocast
+
+    def _cast(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return self._cast_tensor(value)
+        if isinstance(value, (tuple, list)):
+            return type(value)(self._cast(v) for v in value)
+        if isinstance(value, dict):
+            return {key: self._cast(v) for key, v in value.items()}
+        return value
+
+    def _cast_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
+        wanted = self.target.autocast
+        if not tensor.is_floating_point() or tensor.dtype in (wanted, torch.float64) or tensor.device.type != "meta":
+            return tensor
+        if not (tensor.is_leaf and tensor.requires_grad and tensor.dtype == torch.float32):
+            return tensor.to(wanted)
+        if id(tensor) not in self.casts:
+            self.casts[id(tensor)] = (tensor, tensor.to(wanted))
+        return self.casts[id(tensor)][1]
+
+    def _to_float(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            narrow = value.dtype in (torch.float16, torch.bfloat16) and value.device.type == "meta"
+            return value.float() if narrow else value
+        if isinstance(value, (tuple, list)):
+            return type(value)(self._to_float(v) for v in value)
+        if isinstance(value, dict):
+            return {key: self._to_float(v) for key, v in value.items()}
+        return value
+
+    def _cross_entropy(
+        self, input: torch.Tensor, target: torch.Tensor, weight: Any = None, *rest: Any, **named: Any
+    ) -> torch.Tensor:
+        """Its softmax is given the dtype of the input, so autocast leaves that alone; the loss is in 32 bits."""
+        if target.is_floating_point() or named.get("label_smoothing", rest[2] if len(rest) > 2 else 0.0):
+            return torch._C._nn.cross_entropy_loss(self._to_float(input), target, weight, *rest, **named)  # type: ignore[no-any-return]
+        reduction, ignored = (*rest, 1, -100)[:2] if len(rest) > 1 else (rest[0] if rest else 1, -100)
+        logs = torch.log_softmax(input, 1 if input.dim() > 1 else 0, dtype=input.dtype)
+        options = (named.get("reduction", reduction), named.get("ignore_index", ignored))
+        return torch._C._nn.nll_loss_nd(self._to_float(logs), target, weight, *options)  # type: ignore[no-any-return]
+
+    # Attention
+
+    def _attention(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> torch.Tensor:
+        kind = self._kernel(query, key, attn_mask, dropout_p, enable_gqa)
+        if kind == "math":
+            return torch._scaled_dot_product_attention_math(
+                query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+            )[0]
+        if kind == "flash_for_cpu":
+            if attn_mask is not None and attn_mask.dtype == torch.bool:
+                attn_mask = _bias(attn_mask, query.dtype)
+            return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+                query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale
+            )[0]
+        if enable_gqa and key.size(-3) != query.size(-3):
+            pass  # the fused kernels take fewer heads of keys and values as they are
+        if kind == "efficient" or attn_mask is not None:
+            if attn_mask is not None and attn_mask.dtype == torch.bool:
+                attn_mask = _bias(attn_mask, query.dtype)
+            if attn_mask is not None:
+                attn_mask = attn_mask.expand(query.size(0), query.size(1), query.size(2), key.size(2))
+            return torch.ops.aten._scaled_dot_product_efficient_attention(
+                query, key, value, attn_mask, query.requires_grad, dropout_p, is_causal, scale=scale
+            )[0]
+        return torch.ops.aten._scaled_dot_product_flash_attention(
+            query, key, value, dropout_p, is_causal, False, scale=scale
+        )[0]
+
+    def _kernel(self, query: Any, key: Any, mask: Any, dropout: float, gqa: bool) -> str:
+        """The kernel that torch chooses on the target."""
+        grouped = gqa and key.size(-3) != query.size(-3)
+        if self.target.kind == "cpu":
+            return "math" if dropout > 0 or grouped or query.dim() != 4 else "flash_for_cpu"
+        if query.dim() != 4 or (mask is not None and mask.requires_grad):
+            return "math"
+        narrow = query.dtype in (torch.float16, torch.bfloat16)
+        if narrow and self.target.capability >= 80:
+            if mask is None or self.target.capability >= 90:
+                return "flash"
+        return "math" if grouped else "efficient"
+
+
+def _bias(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A mask of truth values as one that is added, as the kernels want it."""
+    bias = torch.zeros_like(mask, dtype=dtype)
+    return bias.masked_fill_(mask.logical_not(), float("-inf"))
+
+
+def _dropout(func: Any, input: torch.Tensor, p: float = 0.5, *rest: Any, **named: Any) -> torch.Tensor:
+    training = named.pop("training", rest[0] if rest else True)
+    inplace = named.pop("inplace", rest[1] if len(rest) > 1 else False)
+    if named.pop("train", training) is False or not 0 < p < 1 or inplace or input.numel() == 0:
+        return func(input, p, training, inplace) if func is F.dropout else func(input, p, training)
+    return torch.native_dropout(input, p, True)[0]

@@ -1,0 +1,117 @@
+"""The values of small index tensors on the meta device, worked out only when somebody asks.
+
+Models look at masks and positions: is the mask all ones, do positions start anew? Such tensors come from constants and
+integer inputs. How each was made is remembered, not the tensors, so that nothing lives longer; when Python wants a number,
+it is computed on the CPU.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils.weak import WeakTensorKeyDictionary
+
+_MAX_ELEMENTS = 1 << 22
+_SCALARS = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.is_nonzero.default}
+
+
+class Unknown(RuntimeError):
+    """A value was asked for that depends on data."""
+
+
+class _Made:
+    """How a tensor was made: an operation and its arguments, or the tensor itself."""
+
+    __slots__ = ("args", "function", "kwargs", "position", "result")
+
+    def __init__(self, function: Any, args: Any, kwargs: Any, position: int | None, result: Any = None) -> None:
+        self.function, self.args, self.kwargs, self.position, self.result = function, args, kwargs, position, result
+
+    def value(self) -> torch.Tensor:
+        if self.result is None:
+            made = self.function(*_concrete(self.args), **_concrete(self.kwargs))
+            self.result = made if self.position is None else made[self.position]
+            self.args = self.kwargs = None
+        return self.result  # type: ignore[no-any-return]
+
+
+def _concrete(value: Any) -> Any:
+    if isinstance(value, _Made):
+        return value.value()
+    if isinstance(value, torch.device):
+        return torch.device("cpu")
+    if isinstance(value, (list, tuple)):
+        return type(value)(_concrete(v) for v in value)
+    if isinstance(value, dict):
+        return {key: _concrete(v) for key, v in value.items()}
+    return value
+
+
+class Values:
+    """What is known of the tensors of one trace."""
+
+    def __init__(self) -> None:
+        self._made: Any = WeakTensorKeyDictionary()
+
+    def know(self, twin: torch.Tensor, real: torch.Tensor) -> None:
+        """A meta tensor has the values of a real one."""
+        if _is_index(real) and real.device.type != "meta":
+            self._made[twin] = _Made(None, None, None, None, real.detach().cpu())
+
+    def note(self, function: Any, args: Any, kwargs: Any, output: Any) -> None:
+        """An operation was done; if its results are index tensors, remember how they were made."""
+        schema = function._schema
+        if schema.is_mutable:
+            self._forget(args)
+            return
+        outputs = output if isinstance(output, (tuple, list)) else (output,)
+        if not any(isinstance(t, torch.Tensor) and _is_index(t) for t in outputs):
+            return
+        try:
+            known_args, known_kwargs = self._known(args), self._known(kwargs or {})
+        except Unknown:
+            return
+        for i, tensor in enumerate(outputs):
+            if isinstance(tensor, torch.Tensor) and _is_index(tensor):
+                position = i if isinstance(output, (tuple, list)) else None
+                self._made[tensor] = _Made(function, known_args, known_kwargs, position)
+
+    def asks(self, function: Any) -> bool:
+        return function in _SCALARS
+
+    def answer(self, function: Any, args: Any) -> Any:
+        """The number that Python wants; raises Unknown if it depends on data."""
+        if args[0].device.type != "meta":
+            return function(*args)
+        made = self._made.get(args[0])
+        if made is None:
+            raise Unknown("the model's Python depends on values of tensors")
+        with torch.utils._python_dispatch._disable_current_modes():
+            return made.value().item()
+
+    def _known(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            if value.device.type != "meta":
+                return value
+            made = self._made.get(value)
+            if made is None:
+                raise Unknown
+            return made
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._known(v) for v in value)
+        if isinstance(value, dict):
+            return {key: self._known(v) for key, v in value.items()}
+        return value
+
+    def _forget(self, args: Any) -> None:
+        for value in args:
+            if isinstance(value, torch.Tensor):
+                self._made.pop(value, None)
+                base = value._base
+                if base is not None:
+                    self._made.pop(base, None)
+
+
+def _is_index(tensor: torch.Tensor) -> bool:
+    return not tensor.is_floating_point() and not tensor.is_complex() and tensor.numel() <= _MAX_ELEMENTS

@@ -1,0 +1,45 @@
+/* ops.h - what is known of torch's operations: arithmetic, and memory that a kernel takes for itself.
+ *
+ * A trace names operations and gives the shapes of their operands. Everything else about them is here: one table, by name.
+ */
+#ifndef MS_PROFILE_OPS_H
+#define MS_PROFILE_OPS_H
+
+#include "../common/status.h"
+
+#define MS__MAX_DIMS 6
+
+/* An operand, as a trace has it. */
+typedef ms_trace_operand ms__operand;
+
+/* Memory that a kernel takes while it runs, by rule. What the rules need of the operands is in `n`. */
+enum ms__scratch_rule {
+    MS__SCRATCH_NONE,
+    MS__SCRATCH_REDUCE,      /* outputs, inputs for each, is the fastest dimension reduced, element bytes */
+    MS__SCRATCH_FLASH,       /* rows (batch x heads x length), batch x heads, head width, bytes of expanded keys */
+    MS__SCRATCH_EFFICIENT,   /* the same */
+    MS__SCRATCH_CONVOLUTION, /* input bytes, output bytes, weight bytes, is it backward */
+    MS__SCRATCH_BYTES        /* bytes */
+};
+
+#define MS__SCRATCH_NUMBERS 4
+
+typedef struct ms__op_cost {
+    int64_t flops;         /* of matrix products, convolutions and attention */
+    int64_t bytes;         /* read and written */
+    int64_t element_bytes; /* of the first operand: which rate counts */
+    bool is_view;          /* no kernel runs */
+    bool is_matrix;        /* goes through cuBLAS */
+    enum ms__scratch_rule rule;
+    int64_t n[MS__SCRATCH_NUMBERS];
+} ms__op_cost;
+
+/* What an operation costs. `name` is torch's, such as "aten.mm.default". Unknown ones move their bytes and nothing else. */
+void ms__op_cost_of(const char *name, const ms__operand *inputs, int64_t n_inputs, const ms__operand *outputs,
+                    int64_t n_outputs, ms__op_cost *out);
+
+/* Bytes that the rule takes on a GPU with this many multiprocessors and threads on each; 0 on a CPU. */
+int64_t ms__scratch_bytes(enum ms__scratch_rule rule, const int64_t n[MS__SCRATCH_NUMBERS], int64_t capability,
+                          int64_t n_multiprocessors);
+
+#endif

@@ -1,0 +1,428 @@
+/* step.c - from traces to a step.
+ *
+ * A trace is walked once. Operations and allocations open a run when the unit or the phase changes; releases belong to the
+ * run in which they happen. The two traces of a step do the same operations in the same order, but for what a
+ * recomputation does on its own (between MS_TRACE_REPEAT marks): so the n-th plain operation of one is the n-th of the
+ * other, and what it allocates has the same key in both.
+ */
+#include "step.h"
+
+#include <string.h>
+
+#include "../common/hash.h"
+#include "../common/vec.h"
+
+#define NO_KEY UINT32_MAX
+#define MAX_ITEMS ((int64_t)1 << 31)
+
+/* An allocation behind a plain operation: the `ordinal`-th, its `place`-th allocation. */
+typedef struct slot {
+    int64_t ordinal, place;
+    uint32_t key;
+} slot;
+
+typedef struct run {
+    int32_t unit;
+    uint32_t phase;
+    uint32_t first, n;
+} run;
+
+/* What is made of one trace. */
+typedef struct walk {
+    const ms_trace *trace;
+    MS__VEC(run) runs;
+    MS__VEC(ms__step_event) events;
+    MS__VEC(slot) slots;
+    MS__VEC(uint32_t) names; /* of plain operations, in order */
+    uint32_t *keys;          /* of storages */
+    int32_t *released;       /* storage -> run, or -1 */
+    uint32_t *born;          /* storage -> phase */
+    int64_t ordinal, place;
+    size_t cursor; /* in the slots of the other trace */
+    int32_t unit, repeating;
+    uint32_t phase;
+    ms__op_cost last; /* the operation whose outputs are being allocated */
+} walk;
+
+typedef struct builder {
+    MS__VEC(ms__step_key) keys;
+    MS__VEC(ms__step_cost) costs;
+    MS__VEC(ms__step_scratch) scratches;
+    MS__VEC(int64_t) numbers;
+    const ms_trace *lean;
+    walk walks[MS__N_VARIANTS];
+    int64_t n_units;
+} builder;
+
+/* ---- Traces are checked before they are believed ---- */
+
+static ms_status check_array(const void *items, int64_t n, const char *what) {
+    if (n < 0 || n > MAX_ITEMS || (items == NULL && n > 0)) return ms__fail(MS_E_INVALID, "a trace has no %s", what);
+    return MS_OK;
+}
+
+static ms_status check_ops(const ms_trace *trace) {
+    for (int64_t i = 0; i < trace->n_ops; i++) {
+        const ms_trace_op *op = &trace->ops[i];
+        if (op->name < 0 || op->name >= trace->n_names || op->n_inputs < 0 || op->n_outputs < 0 || op->first < 0 ||
+            op->first > trace->n_operands || op->n_inputs > trace->n_operands - op->first ||
+            op->n_outputs > trace->n_operands - op->first - op->n_inputs)
+            return ms__fail(MS_E_INVALID, "operation %lld of a trace is out of range", (long long)i);
+    }
+    for (int64_t i = 0; i < trace->n_operands; i++) {
+        const ms_trace_operand *t = &trace->operands[i];
+        if (t->storage < -1 || t->storage >= trace->n_storages || t->element_bytes < 0 || t->element_bytes > 64 ||
+            t->n_dims < 0)
+            return ms__fail(MS_E_INVALID, "operand %lld of a trace is out of range", (long long)i);
+    }
+    return MS_OK;
+}
+
+static ms_status check_trace(const ms_trace *trace) {
+    ms_status status = ms__check_struct(trace->struct_bytes, sizeof *trace, "ms_trace");
+    if (status == MS_OK) status = check_array(trace->events, trace->n_events, "events");
+    if (status == MS_OK) status = check_array(trace->ops, trace->n_ops, "operations");
+    if (status == MS_OK) status = check_array(trace->operands, trace->n_operands, "operands");
+    if (status == MS_OK) status = check_array(trace->names, trace->n_names, "names");
+    if (status == MS_OK) status = check_array(trace->kinds, trace->n_storages, "storages");
+    return status == MS_OK ? check_ops(trace) : status;
+}
+
+/* ---- One trace ---- */
+
+static bool add_number(builder *b, int64_t value, uint32_t *out) {
+    *out = (uint32_t)b->numbers.n;
+    return ms__vec_push(&b->numbers, value);
+}
+
+static bool open_run(walk *w, int32_t unit) {
+    run *last = w->runs.n > 0 ? &w->runs.items[w->runs.n - 1] : NULL;
+    if (last != NULL && last->unit == unit && last->phase == w->phase) return true;
+    run next = {.unit = unit, .phase = w->phase, .first = (uint32_t)w->events.n};
+    return ms__vec_push(&w->runs, next);
+}
+
+static bool add_event(walk *w, uint32_t kind, uint32_t index) {
+    ms__step_event event = {kind, index};
+    if (!ms__vec_push(&w->events, event)) return false;
+    w->runs.items[w->runs.n - 1].n++;
+    return true;
+}
+
+static int32_t unit_now(const walk *w) { return w->repeating >= 0 ? w->repeating : w->unit; }
+
+/* What the last operation takes for itself, behind its outputs. */
+static ms_status add_scratch(builder *b, walk *w) {
+    const ms__op_cost *cost = &w->last;
+    if (cost->rule == MS__SCRATCH_NONE) return MS_OK;
+    ms__step_scratch scratch = {.rule = (uint32_t)cost->rule};
+    for (int i = 0; i < MS__SCRATCH_NUMBERS; i++)
+        if (!add_number(b, cost->n[i], &scratch.n[i])) return MS_E_NO_MEMORY;
+    w->last.rule = MS__SCRATCH_NONE;
+    uint32_t index = (uint32_t)b->scratches.n;
+    return ms__vec_push(&b->scratches, scratch) && add_event(w, MS__SCRATCH, index) ? MS_OK : MS_E_NO_MEMORY;
+}
+
+static ms_status walk_op(builder *b, walk *w, int64_t index) {
+    const ms_trace *trace = w->trace;
+    if (index < 0 || index >= trace->n_ops) return ms__fail(MS_E_INVALID, "an event names no operation");
+    const ms_trace_op *op = &trace->ops[index];
+    const ms__operand *operands = trace->operands + op->first;
+    ms__op_cost cost;
+    ms__op_cost_of(trace->names[op->name], operands, op->n_inputs, operands + op->n_inputs, op->n_outputs, &cost);
+    ms__step_cost known = {.element_bytes = (uint32_t)cost.element_bytes};
+    known.flags = (cost.is_view ? MS__OP_VIEW : 0U) | (cost.is_matrix ? MS__OP_MATRIX : 0U);
+    if (!open_run(w, unit_now(w)) || !add_number(b, cost.flops, &known.flops) ||
+        !add_number(b, cost.bytes, &known.bytes) || !ms__vec_push(&b->costs, known) ||
+        !add_event(w, MS__OPERATION, (uint32_t)b->costs.n - 1))
+        return MS_E_NO_MEMORY;
+    if (w->repeating < 0) {
+        w->ordinal++;
+        w->place = 0;
+        if (!ms__vec_push(&w->names, (uint32_t)op->name)) return MS_E_NO_MEMORY;
+    }
+    w->last = cost;
+    return MS_OK;
+}
+
+/* The key of the same allocation in the trace that was walked first. */
+static uint32_t find_key(walk *w, const walk *first) {
+    while (w->cursor < first->slots.n) {
+        const slot *s = &first->slots.items[w->cursor];
+        if (s->ordinal > w->ordinal || (s->ordinal == w->ordinal && s->place > w->place)) break;
+        w->cursor++;
+        if (s->ordinal == w->ordinal && s->place == w->place) return s->key;
+    }
+    return NO_KEY;
+}
+
+static ms_status walk_allocation(builder *b, walk *w, const walk *first, int64_t storage, int64_t n_bytes) {
+    if (storage < 0 || storage >= w->trace->n_storages || n_bytes < 0 || n_bytes > INT64_MAX / 1024)
+        return ms__fail(MS_E_INVALID, "an event names no storage");
+    if (w->keys[storage] != NO_KEY) return ms__fail(MS_E_INVALID, "a storage is allocated twice");
+    bool plain = w->repeating < 0;
+    uint32_t key = plain && first != NULL ? find_key(w, first) : NO_KEY;
+    if (key == NO_KEY) {
+        ms__step_key fresh = {0};
+        key = (uint32_t)b->keys.n;
+        if (!add_number(b, n_bytes, &fresh.size) || !ms__vec_push(&b->keys, fresh)) return MS_E_NO_MEMORY;
+    }
+    slot here = {w->ordinal, w->place, key};
+    if (plain && !ms__vec_push(&w->slots, here)) return MS_E_NO_MEMORY;
+    if (plain) w->place++;
+    w->keys[storage] = key;
+    w->born[storage] = w->phase;
+    return open_run(w, unit_now(w)) && add_event(w, MS__ALLOCATE, key) ? MS_OK : MS_E_NO_MEMORY;
+}
+
+static ms_status walk_release(walk *w, int64_t storage) {
+    if (storage < 0 || storage >= w->trace->n_storages || w->keys[storage] == NO_KEY || w->released[storage] >= 0)
+        return ms__fail(MS_E_INVALID, "an event releases what is not there");
+    w->released[storage] = (int32_t)w->runs.n - 1;
+    return add_event(w, MS__RELEASE, w->keys[storage]) ? MS_OK : MS_E_NO_MEMORY;
+}
+
+static ms_status walk_event(builder *b, walk *w, const walk *first, const ms_trace_event *event) {
+    ms_status status = event->kind == MS_TRACE_ALLOC ? MS_OK : add_scratch(b, w);
+    if (status != MS_OK) return status;
+    switch (event->kind) {
+    case MS_TRACE_OP:
+        return walk_op(b, w, event->a);
+    case MS_TRACE_ALLOC:
+        return walk_allocation(b, w, first, event->a, event->b);
+    case MS_TRACE_FREE:
+        return walk_release(w, event->a);
+    case MS_TRACE_PHASE:
+        if (event->a < (int64_t)w->phase || event->a >= MS_N_PHASES) break;
+        w->phase = (uint32_t)event->a;
+        return MS_OK;
+    case MS_TRACE_UNIT:
+        if (event->a < -1 || event->a >= b->n_units) break;
+        w->unit = (int32_t)event->a;
+        return MS_OK;
+    case MS_TRACE_REPEAT:
+        if (event->a < -1 || event->a >= b->n_units) break;
+        w->repeating = (int32_t)event->a;
+        return MS_OK;
+    default:
+        break;
+    }
+    return ms__fail(MS_E_INVALID, "a trace has an event that is out of range");
+}
+
+static ms_status walk_trace(builder *b, ms__arena *scratch, const ms_trace *trace, walk *w, const walk *first) {
+    ms_status status = check_trace(trace);
+    if (status != MS_OK) return status;
+    size_t n = (size_t)trace->n_storages;
+    w->trace = trace;
+    w->unit = w->repeating = -1;
+    w->keys = ms__arena_array(scratch, n, sizeof *w->keys);
+    w->released = ms__arena_array(scratch, n, sizeof *w->released);
+    w->born = ms__arena_array(scratch, n, sizeof *w->born);
+    if (w->keys == NULL || w->released == NULL || w->born == NULL) return MS_E_NO_MEMORY;
+    memset(w->keys, 0xff, n * sizeof *w->keys);
+    memset(w->released, 0xff, n * sizeof *w->released);
+    for (int64_t i = 0; i < trace->n_events && status == MS_OK; i++)
+        status = walk_event(b, w, first, &trace->events[i]);
+    return status;
+}
+
+static ms_status check_same(const walk *a, const walk *b) {
+    size_t n = a->names.n < b->names.n ? a->names.n : b->names.n;
+    for (size_t i = 0; i < n; i++) {
+        const char *x = a->trace->names[a->names.items[i]], *y = b->trace->names[b->names.items[i]];
+        if (strcmp(x, y) != 0)
+            return ms__fail(MS_E_MISMATCH, "the traces differ at operation %zu: %.64s and %.64s", i, x, y);
+    }
+    if (a->names.n != b->names.n) return ms__fail(MS_E_MISMATCH, "the traces differ in length");
+    if (a->runs.n != b->runs.n) return ms__fail(MS_E_MISMATCH, "units take turns differently in the two traces");
+    for (size_t i = 0; i < a->runs.n; i++)
+        if (a->runs.items[i].unit != b->runs.items[i].unit || a->runs.items[i].phase != b->runs.items[i].phase)
+            return ms__fail(MS_E_MISMATCH, "units take turns differently in the two traces");
+    return MS_OK;
+}
+
+/* ---- Both ---- */
+
+/* What a storage is: what Python says of parameters, buffers and inputs; else when it was made and whether it stays. */
+static uint32_t category_of(const walk *w, int64_t storage) {
+    int64_t kind = w->trace->kinds[storage];
+    bool stays = w->released[storage] < 0;
+    uint32_t born = w->born[storage];
+    if (kind == MS_CATEGORY_PARAMETER || kind == MS_CATEGORY_BUFFER || kind == MS_CATEGORY_INPUT) return (uint32_t)kind;
+    if (born <= MS_PHASE_LOSS) return stays ? MS_CATEGORY_BUFFER : MS_CATEGORY_ACTIVATION;
+    if (born == MS_PHASE_BACKWARD) return stays ? MS_CATEGORY_GRADIENT : MS_CATEGORY_WORKING;
+    return stays ? MS_CATEGORY_OPTIMIZER : MS_CATEGORY_WORKING;
+}
+
+/* Where each key is released in each variant, and what it is. */
+static ms_status settle_keys(builder *b, ms__arena *scratch, int n_variants, int32_t **out_released) {
+    size_t n = b->keys.n;
+    int32_t *released = ms__arena_array(scratch, n * MS__N_VARIANTS, sizeof *released);
+    if (released == NULL) return MS_E_NO_MEMORY;
+    memset(released, 0xff, n * MS__N_VARIANTS * sizeof *released);
+    for (int v = n_variants - 1; v >= 0; v--) { /* the kept variant has the last word on categories */
+        const walk *w = &b->walks[v];
+        for (int64_t s = 0; s < w->trace->n_storages; s++) {
+            if (w->keys[s] == NO_KEY) continue;
+            released[w->keys[s] * MS__N_VARIANTS + (uint32_t)v] = w->released[s];
+            b->keys.items[w->keys[s]].category = category_of(w, s);
+        }
+    }
+    *out_released = released;
+    return MS_OK;
+}
+
+static bool is_loose(const int32_t *released, uint32_t key, bool has_lean, const bool *in_both) {
+    const int32_t *r = &released[key * MS__N_VARIANTS];
+    return has_lean && in_both[key] && r[MS__KEPT] != r[MS__LEAN];
+}
+
+static void *copy(ms__arena *arena, const void *items, size_t n, size_t item_bytes) {
+    void *out = ms__arena_array(arena, n, item_bytes);
+    if (out != NULL && n > 0) memcpy(out, items, n * item_bytes);
+    return out;
+}
+
+/* Which keys occur in both traces. */
+static ms_status find_common(const builder *b, ms__arena *scratch, bool **out) {
+    bool *first = ms__arena_array(scratch, b->keys.n, sizeof *first);
+    *out = ms__arena_array(scratch, b->keys.n, sizeof **out);
+    if (first == NULL || *out == NULL) return MS_E_NO_MEMORY;
+    for (int v = 0; v < MS__N_VARIANTS; v++) {
+        const walk *w = &b->walks[v];
+        for (int64_t s = 0; w->trace != NULL && s < w->trace->n_storages; s++) {
+            if (w->keys[s] == NO_KEY) continue;
+            if (v == MS__KEPT) first[w->keys[s]] = true;
+            if (v == MS__LEAN) (*out)[w->keys[s]] = first[w->keys[s]];
+        }
+    }
+    return MS_OK;
+}
+
+static ms_status fill_segments(builder *b, ms__arena *arena, ms__arena *scratch, ms__step *out) {
+    bool has_lean = b->lean != NULL, *common = NULL;
+    int32_t *released = NULL;
+    ms_status status = find_common(b, scratch, &common);
+    if (status == MS_OK) status = settle_keys(b, scratch, has_lean ? 2 : 1, &released);
+    if (status != MS_OK) return status;
+    size_t n_segments = b->walks[MS__KEPT].runs.n, n_loose = 0, n_events = 0;
+    for (uint32_t k = 0; k < b->keys.n; k++) n_loose += is_loose(released, k, has_lean, common);
+    for (int v = 0; v < MS__N_VARIANTS; v++) n_events += b->walks[v].events.n;
+    out->segments = ms__arena_array(arena, n_segments, sizeof *out->segments);
+    out->events = ms__arena_array(arena, n_events, sizeof *out->events);
+    out->loose = ms__arena_array(arena, n_loose, sizeof *out->loose);
+    if (out->segments == NULL || out->events == NULL || out->loose == NULL) return MS_E_NO_MEMORY;
+    for (uint32_t k = 0; k < b->keys.n; k++) {
+        if (!is_loose(released, k, has_lean, common)) continue;
+        ms__loose *l = &out->loose[out->n_loose++];
+        l->key = k;
+        b->keys.items[k].loose = out->n_loose;
+        for (int v = 0; v < MS__N_VARIANTS; v++) l->segment[v] = released[k * MS__N_VARIANTS + (uint32_t)v];
+    }
+    for (size_t i = 0; i < n_segments; i++) {
+        ms__segment *segment = &out->segments[i];
+        const run *kept = &b->walks[MS__KEPT].runs.items[i];
+        segment->unit = kept->unit;
+        segment->phase = kept->phase;
+        for (int v = 0; v < (has_lean ? 2 : 1); v++) {
+            const run *r = &b->walks[v].runs.items[i];
+            segment->first[v] = out->n_events;
+            segment->n[v] = r->n;
+            for (uint32_t e = 0; e < r->n; e++) out->events[out->n_events++] = b->walks[v].events.items[r->first + e];
+        }
+    }
+    out->n_segments = (uint32_t)n_segments;
+    out->has_lean = has_lean;
+    return MS_OK;
+}
+
+/* ---- Everything that occurs often, once ---- */
+
+/* Equal items of an array become one; `new_index[i]` is where item i went. Returns how many are left. */
+static ms_status intern(ms__arena *scratch, void *items, size_t n, size_t item_bytes, uint32_t **out_index,
+                        uint32_t *out_n) {
+    size_t n_places = 16;
+    while (n_places < n * 2) n_places *= 2;
+    uint32_t *places = ms__arena_array(scratch, n_places, sizeof *places); /* index + 1; 0: free */
+    *out_index = ms__arena_array(scratch, n, sizeof **out_index);
+    if (places == NULL || *out_index == NULL) return MS_E_NO_MEMORY;
+    char *all = items;
+    uint32_t n_left = 0;
+    for (size_t i = 0; i < n; i++) {
+        const char *item = all + i * item_bytes;
+        size_t at = (size_t)ms_hash64(item, item_bytes, 0) & (n_places - 1);
+        while (places[at] != 0 && memcmp(all + (places[at] - 1) * item_bytes, item, item_bytes) != 0)
+            at = (at + 1) & (n_places - 1);
+        if (places[at] == 0) {
+            memmove(all + n_left * item_bytes, item, item_bytes);
+            places[at] = ++n_left;
+        }
+        (*out_index)[i] = places[at] - 1;
+    }
+    *out_n = n_left;
+    return MS_OK;
+}
+
+static ms_status intern_all(builder *b, ms__arena *arena, ms__arena *scratch, ms__step *out) {
+    uint32_t *number, *cost, *taken;
+    ms_status status =
+        intern(scratch, b->numbers.items, b->numbers.n, sizeof *b->numbers.items, &number, &out->n_numbers);
+    if (status != MS_OK) return status;
+    for (size_t i = 0; i < b->keys.n; i++) b->keys.items[i].size = number[b->keys.items[i].size];
+    for (size_t i = 0; i < b->costs.n; i++) {
+        b->costs.items[i].flops = number[b->costs.items[i].flops];
+        b->costs.items[i].bytes = number[b->costs.items[i].bytes];
+    }
+    for (size_t i = 0; i < b->scratches.n; i++)
+        for (int j = 0; j < MS__SCRATCH_NUMBERS; j++)
+            b->scratches.items[i].n[j] = number[b->scratches.items[i].n[j]];
+    status = intern(scratch, b->costs.items, b->costs.n, sizeof *b->costs.items, &cost, &out->n_costs);
+    if (status == MS_OK)
+        status = intern(scratch, b->scratches.items, b->scratches.n, sizeof *b->scratches.items, &taken,
+                        &out->n_scratches);
+    if (status != MS_OK) return status;
+    for (uint32_t i = 0; i < out->n_events; i++) {
+        ms__step_event *event = &out->events[i];
+        if (event->kind == MS__OPERATION) event->index = cost[event->index];
+        if (event->kind == MS__SCRATCH) event->index = taken[event->index];
+    }
+    out->numbers = copy(arena, b->numbers.items, out->n_numbers, sizeof *out->numbers);
+    out->costs = copy(arena, b->costs.items, out->n_costs, sizeof *out->costs);
+    out->scratches = copy(arena, b->scratches.items, out->n_scratches, sizeof *out->scratches);
+    out->keys = copy(arena, b->keys.items, b->keys.n, sizeof *out->keys);
+    out->n_keys = (uint32_t)b->keys.n;
+    bool there = out->numbers != NULL && out->costs != NULL && out->scratches != NULL && out->keys != NULL;
+    return there ? MS_OK : MS_E_NO_MEMORY;
+}
+
+static ms_status build(builder *b, ms__arena *arena, ms__arena *scratch, const ms_trace *kept, ms__step *out) {
+    walk *w = b->walks;
+    ms_status status = MS_OK;
+    if (b->lean != NULL) status = walk_trace(b, scratch, b->lean, &w[MS__LEAN], NULL);
+    if (status == MS_OK) status = walk_trace(b, scratch, kept, &w[MS__KEPT], b->lean == NULL ? NULL : &w[MS__LEAN]);
+    if (status == MS_OK && b->lean != NULL) status = check_same(&w[MS__KEPT], &w[MS__LEAN]);
+    if (status == MS_OK) status = fill_segments(b, arena, scratch, out);
+    return status == MS_OK ? intern_all(b, arena, scratch, out) : status;
+}
+
+ms_status ms__step_from_traces(ms__arena *arena, const ms_trace *kept, const ms_trace *lean, int64_t n_units,
+                               ms__step *out) {
+    ms__arena scratch = {0};
+    builder b = {.lean = lean, .n_units = n_units};
+    ms__step step = {.n_units = (uint32_t)n_units};
+    ms_status status = build(&b, arena, &scratch, kept, &step);
+    for (int v = 0; v < MS__N_VARIANTS; v++) {
+        ms__vec_free(&b.walks[v].runs);
+        ms__vec_free(&b.walks[v].events);
+        ms__vec_free(&b.walks[v].slots);
+        ms__vec_free(&b.walks[v].names);
+    }
+    ms__vec_free(&b.keys);
+    ms__vec_free(&b.costs);
+    ms__vec_free(&b.scratches);
+    ms__vec_free(&b.numbers);
+    ms__arena_free(&scratch);
+    if (status == MS_OK) *out = step;
+    return status;
+}

@@ -1,0 +1,79 @@
+/* step.h - one training step: what it allocates, releases and computes, unit by unit.
+ *
+ * The step is a chain of segments, each a stretch of one phase inside one unit or between units. Every segment has two
+ * variants: as it runs when its unit is kept, and when its unit is computed again in backward ("lean"). What is
+ * allocated is a key; keys are common to both variants, so that units can be kept or lean one by one: a tensor that a
+ * kept unit makes is released by the lean one behind it.
+ *
+ * What always holds
+ *   - A step is never changed after it was made. Indices were checked when it was made: whoever walks it need not.
+ *   - Within a variant of a segment events are in the order of the step. A key is released in the same segment in both
+ *     variants, or it is loose, or it is never released.
+ */
+#ifndef MS_PROFILE_STEP_H
+#define MS_PROFILE_STEP_H
+
+#include "../common/arena.h"
+#include "../common/json.h"
+#include "../common/status.h"
+#include "ops.h"
+
+enum { MS__KEPT, MS__LEAN, MS__N_VARIANTS };
+
+enum ms__step_event_kind { MS__ALLOCATE, MS__RELEASE, MS__OPERATION, MS__SCRATCH, MS__N_EVENT_KINDS };
+
+typedef struct ms__step_event {
+    uint32_t kind;
+    uint32_t index; /* of a key, a key, a cost, a scratch */
+} ms__step_event;
+
+typedef struct ms__step_key {
+    uint32_t size;     /* a number */
+    uint32_t category; /* enum ms_category */
+    uint32_t loose;    /* 1 + index of the loose key that it is; 0: it is released in the same segment in both variants */
+} ms__step_key;
+
+typedef struct ms__step_cost {
+    uint32_t flops, bytes; /* numbers */
+    uint32_t element_bytes;
+    uint32_t flags; /* MS__OP_... */
+} ms__step_cost;
+
+enum { MS__OP_VIEW = 1, MS__OP_MATRIX = 2 };
+
+typedef struct ms__step_scratch {
+    uint32_t rule; /* enum ms__scratch_rule */
+    uint32_t n[MS__SCRATCH_NUMBERS]; /* numbers */
+} ms__step_scratch;
+
+typedef struct ms__segment {
+    int32_t unit;   /* -1: between units */
+    uint32_t phase; /* enum ms_phase */
+    uint32_t first[MS__N_VARIANTS], n[MS__N_VARIANTS];
+} ms__segment;
+
+/* A key that the variants release in different segments. -1: never. */
+typedef struct ms__loose {
+    uint32_t key;
+    int32_t segment[MS__N_VARIANTS];
+} ms__loose;
+
+typedef struct ms__step {
+    int64_t *numbers; /* sizes and costs at this shape, each once */
+    ms__step_key *keys;
+    ms__step_event *events;
+    ms__step_cost *costs;
+    ms__step_scratch *scratches;
+    ms__segment *segments;
+    ms__loose *loose;
+    uint32_t n_numbers, n_keys, n_events, n_costs, n_scratches, n_segments, n_loose, n_units;
+    bool has_lean;
+} ms__step;
+
+/* From the trace of a step with all units kept, and one with all of them lean or NULL. What it holds belongs to the
+ * arena. Errors: MS_E_INVALID (a trace is malformed), MS_E_MISMATCH (the two are not of the same step), MS_E_LIMIT,
+ * MS_E_NO_MEMORY. */
+ms_status ms__step_from_traces(ms__arena *arena, const ms_trace *kept, const ms_trace *lean, int64_t n_units,
+                               ms__step *out);
+
+#endif

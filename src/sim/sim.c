@@ -1,0 +1,406 @@
+/* sim.c - a training step under a plan: the memory it takes, where the peak is, and how long it takes.
+ *
+ * The segments of a profile's step are played in order, each in the variant that its unit's action asks for, for a few
+ * steps: the first, which makes the optimizer's state, and later ones, until the allocator has settled. On a GPU, blocks
+ * come from a model of torch's caching allocator, or, where only sizes matter, are rounded as it rounds.
+ *
+ * Time: the host queues operations one after the other; the device starts each when it is queued and the one before is
+ * done, and takes as long as its arithmetic or its memory traffic, whichever is longer.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "../common/arena.h"
+#include "../profile/profile.h"
+#include "allocator.h"
+
+#define ROUND_BYTES 512
+#define N_STEPS 3
+#define NOT_THERE INT64_MIN
+
+struct ms_simulation {
+    ms_simulation_summary summary;
+    ms_simulation_point *points; /* owned */
+    int64_t n_points;
+};
+
+typedef struct clock {
+    int64_t host_ns, device_ns;
+} clock;
+
+typedef struct player {
+    const ms_simulation_request *request;
+    const ms__step *step;
+    ms__allocator *allocator; /* NULL: sizes are added up */
+    int64_t *blocks;          /* key -> block, or NOT_THERE */
+    int64_t *scratch_bytes;   /* scratch -> bytes */
+    int32_t *released_in;     /* loose key -> the segment in which this plan releases it */
+    int32_t *first_released;  /* segment -> its first loose key, or -1 */
+    int32_t *next_released;   /* loose key -> the next of the same segment, or -1 */
+    int64_t parts[MS_N_CATEGORIES];
+    int64_t held_bytes;           /* what the parts add up to, rounded */
+    int64_t allocated, peak;      /* of this step */
+    int64_t peak_parts[MS_N_CATEGORIES];
+    int64_t peak_segment;
+    bool has_workspace[2]; /* of the calling thread, and of the engine's */
+    clock now;
+    int64_t n_ops;
+} player;
+
+/* ---- Memory ---- */
+
+static bool on_gpu(const player *p) { return p->request->rates->capability > 0; }
+
+static int64_t rounded(const player *p, int64_t n_bytes) {
+    return on_gpu(p) ? (n_bytes + ROUND_BYTES - 1) / ROUND_BYTES * ROUND_BYTES : n_bytes;
+}
+
+static void note_peak(player *p, int64_t segment) {
+    p->allocated = p->allocator == NULL ? p->held_bytes : ms__allocator_get_stats(p->allocator).allocated_bytes;
+    if (p->allocated <= p->peak) return;
+    p->peak = p->allocated;
+    p->peak_segment = segment;
+    memcpy(p->peak_parts, p->parts, sizeof p->parts);
+}
+
+static ms_status take(player *p, int64_t n_bytes, uint32_t category, int64_t segment, int64_t *out_block) {
+    *out_block = MS__NO_BLOCK;
+    ms_status status = p->allocator == NULL ? MS_OK : ms__allocator_take(p->allocator, n_bytes, 0, out_block);
+    if (status != MS_OK) return status;
+    p->parts[category] += rounded(p, n_bytes);
+    p->held_bytes += rounded(p, n_bytes);
+    note_peak(p, segment);
+    return MS_OK;
+}
+
+static ms_status give(player *p, int64_t n_bytes, uint32_t category, int64_t block) {
+    p->parts[category] -= rounded(p, n_bytes);
+    p->held_bytes -= rounded(p, n_bytes);
+    return p->allocator == NULL ? MS_OK : ms__allocator_give(p->allocator, block);
+}
+
+static int64_t key_bytes(const player *p, uint32_t key) { return p->step->numbers[p->step->keys[key].size]; }
+
+static ms_status take_transient(player *p, int64_t n_bytes, int64_t segment) {
+    int64_t block;
+    ms_status status = take(p, n_bytes, MS_CATEGORY_WORKING, segment, &block);
+    return status == MS_OK ? give(p, n_bytes, MS_CATEGORY_WORKING, block) : status;
+}
+
+static ms_status take_key(player *p, uint32_t key, int64_t segment) {
+    uint32_t category = p->step->keys[key].category;
+    if (p->blocks[key] != NOT_THERE) /* a gradient that is kept: the new one is added to it */
+        return take_transient(p, key_bytes(p, key), segment);
+    return take(p, key_bytes(p, key), category, segment, &p->blocks[key]);
+}
+
+static ms_status give_key(player *p, uint32_t key) {
+    if (p->blocks[key] == NOT_THERE) return MS_OK;
+    int64_t block = p->blocks[key];
+    p->blocks[key] = NOT_THERE;
+    return give(p, key_bytes(p, key), p->step->keys[key].category, block);
+}
+
+/* cuBLAS takes a workspace for each thread that multiplies: 32 MiB on Hopper and later, else 8.1 MiB. */
+static ms_status take_workspace(player *p, const ms__segment *segment, int64_t index) {
+    int64_t block, n_bytes = p->request->rates->capability >= 90 ? INT64_C(33554432) : INT64_C(8519680);
+    int thread = segment->phase == MS_PHASE_BACKWARD && p->request->flags & MS_SIMULATE_ENGINE_THREAD;
+    if (!on_gpu(p) || p->has_workspace[thread]) return MS_OK;
+    p->has_workspace[thread] = true;
+    return take(p, n_bytes, MS_CATEGORY_LIBRARY, index, &block);
+}
+
+/* ---- Time ---- */
+
+static int64_t rate_of(const ms_rates *rates, uint32_t element_bytes) {
+    int64_t narrow = rates->bf16_gflops > 0 ? rates->bf16_gflops : rates->fp16_gflops;
+    int64_t rate = element_bytes <= 2 && narrow > 0 ? narrow : rates->fp32_gflops;
+    return rate > 0 ? rate : 1;
+}
+
+static void run_op(player *p, const ms__step_cost *cost) {
+    const ms_rates *rates = p->request->rates;
+    p->n_ops++;
+    p->now.host_ns += rates->dispatch_ns;
+    if (cost->flags & MS__OP_VIEW) return;
+    int64_t arithmetic = p->step->numbers[cost->flops] / rate_of(rates, cost->element_bytes);
+    int64_t bandwidth = rates->memory_mb_per_s > 0 ? rates->memory_mb_per_s : 1;
+    int64_t bytes = p->step->numbers[cost->bytes];
+    int64_t traffic = bytes > INT64_MAX / 1000 ? INT64_MAX / 1000 : bytes * 1000 / bandwidth;
+    int64_t busy = rates->launch_ns + (arithmetic > traffic ? arithmetic : traffic);
+    if (!on_gpu(p)) {
+        p->now.host_ns += busy;
+        return;
+    }
+    if (p->now.device_ns < p->now.host_ns) p->now.device_ns = p->now.host_ns;
+    p->now.device_ns += busy;
+}
+
+static int64_t time_now(const player *p) {
+    return p->now.device_ns > p->now.host_ns ? p->now.device_ns : p->now.host_ns;
+}
+
+/* ---- Playing ---- */
+
+static int variant_of(const player *p, int32_t unit) {
+    if (unit < 0 || !p->step->has_lean || p->request->actions == NULL) return MS__KEPT;
+    return p->request->actions[unit] == MS_ACTION_RECOMPUTE ? MS__LEAN : MS__KEPT;
+}
+
+/* Fused optimizers update in place, without temporaries. */
+static bool is_skipped(const player *p, const ms__segment *segment, const ms__step_event *event) {
+    bool optimizer = segment->phase == MS_PHASE_OPTIMIZER_FIRST || segment->phase == MS_PHASE_OPTIMIZER;
+    return optimizer && p->request->flags & MS_SIMULATE_FUSED && event->kind <= MS__RELEASE &&
+           p->step->keys[event->index].category == MS_CATEGORY_WORKING;
+}
+
+static bool is_released_here(const player *p, uint32_t key, int64_t segment) {
+    uint32_t loose = p->step->keys[key].loose;
+    return loose == 0 || p->released_in[loose - 1] == segment;
+}
+
+static ms_status play_event(player *p, const ms__segment *segment, int64_t index, const ms__step_event *event) {
+    if (is_skipped(p, segment, event)) return MS_OK;
+    switch (event->kind) {
+    case MS__ALLOCATE:
+        return take_key(p, event->index, index);
+    case MS__RELEASE:
+        return is_released_here(p, event->index, index) ? give_key(p, event->index) : MS_OK;
+    case MS__OPERATION:
+        run_op(p, &p->step->costs[event->index]);
+        return p->step->costs[event->index].flags & MS__OP_MATRIX ? take_workspace(p, segment, index) : MS_OK;
+    default:
+        return take_transient(p, p->scratch_bytes[event->index], index);
+    }
+}
+
+static ms_status play_segment(player *p, int64_t index) {
+    const ms__segment *segment = &p->step->segments[index];
+    int variant = variant_of(p, segment->unit);
+    const ms__step_event *events = p->step->events + segment->first[variant];
+    ms_status status = MS_OK;
+    for (uint32_t i = 0; i < segment->n[variant] && status == MS_OK; i++)
+        status = play_event(p, segment, index, &events[i]);
+    for (int32_t l = p->first_released[index]; l >= 0 && status == MS_OK; l = p->next_released[l])
+        status = give_key(p, p->step->loose[l].key); /* where the other variant would have done it: at the end */
+    return status;
+}
+
+static ms_status give_category(player *p, uint32_t category) {
+    ms_status status = MS_OK;
+    for (uint32_t k = 0; k < p->step->n_keys && status == MS_OK; k++)
+        if (p->step->keys[k].category == category) status = give_key(p, k);
+    return status;
+}
+
+static ms_status take_category(player *p, uint32_t category) {
+    ms_status status = MS_OK;
+    for (uint32_t k = 0; k < p->step->n_keys && status == MS_OK; k++)
+        if (p->step->keys[k].category == category) status = take_key(p, k, 0);
+    return status;
+}
+
+static void set_point(ms_simulation *sim, const player *p, int64_t index, int64_t before_ns) {
+    ms_simulation_point *point = &sim->points[index];
+    *point = (ms_simulation_point){.struct_bytes = sizeof *point,
+                                   .unit = p->step->segments[index].unit,
+                                   .phase = (int32_t)p->step->segments[index].phase,
+                                   .end_bytes = p->allocated,
+                                   .peak_bytes = p->peak,
+                                   .duration_ns = time_now(p) - before_ns};
+    memcpy(point->parts, p->peak_parts, sizeof point->parts);
+}
+
+static bool takes_part(const player *p, const ms__segment *segment, int step) {
+    bool first = step == 0 && !(p->request->flags & MS_SIMULATE_RESUMED);
+    if (segment->phase == MS_PHASE_OPTIMIZER_FIRST) return first;
+    if (segment->phase == MS_PHASE_OPTIMIZER) return !first;
+    return segment->phase != MS_PHASE_STATE;
+}
+
+/* One step. The peak within each segment is noted as well as that of the step. */
+static ms_status play_step(player *p, ms_simulation *sim, int step) {
+    int64_t peak = 0, peak_segment = 0, parts[MS_N_CATEGORIES] = {0};
+    ms_status status = MS_OK;
+    p->now = (clock){0};
+    p->n_ops = 0;
+    for (uint32_t i = 0; i < p->step->n_segments && status == MS_OK; i++) {
+        if (!takes_part(p, &p->step->segments[i], step)) continue;
+        int64_t before = time_now(p);
+        p->peak = 0;
+        note_peak(p, i);
+        status = play_segment(p, i);
+        note_peak(p, i);
+        set_point(sim, p, i, before);
+        if (p->peak <= peak) continue;
+        peak = p->peak;
+        peak_segment = i;
+        memcpy(parts, p->peak_parts, sizeof parts);
+    }
+    p->peak = peak;
+    p->peak_segment = peak_segment;
+    memcpy(p->peak_parts, parts, sizeof parts);
+    if (status == MS_OK && !(p->request->flags & MS_SIMULATE_KEEP_GRADIENTS))
+        status = give_category(p, MS_CATEGORY_GRADIENT);
+    if (status == MS_OK) status = give_category(p, MS_CATEGORY_ACTIVATION);
+    if (status == MS_OK) status = give_category(p, MS_CATEGORY_WORKING);
+    note_peak(p, peak_segment);
+    p->allocated = p->allocator == NULL ? p->held_bytes : ms__allocator_get_stats(p->allocator).allocated_bytes;
+    return status;
+}
+
+/* ---- Before and after ---- */
+
+/* The segment in which a loose key is released under this plan: the last of those that hold it. */
+static int32_t segment_of(const player *p, const ms__loose *loose) {
+    int32_t last = -1, latest = -1;
+    for (int v = 0; v < MS__N_VARIANTS; v++) {
+        int32_t at = loose->segment[v] < 0 ? (int32_t)p->step->n_segments - 1 : loose->segment[v];
+        int32_t unit = p->step->segments[at].unit;
+        if (at > latest) latest = at;
+        if ((unit < 0 || variant_of(p, unit) == v) && at > last) last = at;
+    }
+    return last < 0 ? latest : last;
+}
+
+static ms_status prepare(player *p, ms__arena *arena) {
+    const ms__step *step = p->step;
+    p->blocks = ms__arena_array(arena, step->n_keys, sizeof *p->blocks);
+    p->scratch_bytes = ms__arena_array(arena, step->n_scratches, sizeof *p->scratch_bytes);
+    p->released_in = ms__arena_array(arena, step->n_loose, sizeof *p->released_in);
+    p->first_released = ms__arena_array(arena, step->n_segments, sizeof *p->first_released);
+    p->next_released = ms__arena_array(arena, step->n_loose, sizeof *p->next_released);
+    if (p->blocks == NULL || p->scratch_bytes == NULL || p->released_in == NULL || p->first_released == NULL ||
+        p->next_released == NULL)
+        return MS_E_NO_MEMORY;
+    for (uint32_t k = 0; k < step->n_keys; k++) p->blocks[k] = NOT_THERE;
+    for (uint32_t i = 0; i < step->n_scratches; i++) {
+        int64_t n[MS__SCRATCH_NUMBERS];
+        for (int j = 0; j < MS__SCRATCH_NUMBERS; j++) n[j] = step->numbers[step->scratches[i].n[j]];
+        p->scratch_bytes[i] = ms__scratch_bytes((enum ms__scratch_rule)step->scratches[i].rule, n,
+                                                p->request->rates->capability, p->request->n_multiprocessors);
+    }
+    memset(p->first_released, 0xff, step->n_segments * sizeof *p->first_released);
+    for (uint32_t i = 0; i < step->n_loose; i++) {
+        int32_t at = p->released_in[i] = segment_of(p, &step->loose[i]);
+        p->next_released[i] = p->first_released[at];
+        p->first_released[at] = (int32_t)i;
+    }
+    return MS_OK;
+}
+
+static ms_status play_state(player *p) {
+    ms_status status = MS_OK;
+    for (uint32_t i = 0; i < p->step->n_segments && status == MS_OK; i++)
+        if (p->step->segments[i].phase == MS_PHASE_STATE) status = play_segment(p, i);
+    if (status == MS_OK && p->request->flags & MS_SIMULATE_RESUMED) status = take_category(p, MS_CATEGORY_OPTIMIZER);
+    return status;
+}
+
+static void sum_times(ms_simulation *sim) {
+    ms_simulation_summary *s = &sim->summary;
+    for (int64_t i = 0; i < sim->n_points; i++) {
+        int64_t ns = sim->points[i].duration_ns;
+        s->step_ns += ns;
+        if (sim->points[i].phase <= MS_PHASE_LOSS) s->forward_ns += ns;
+        if (sim->points[i].phase == MS_PHASE_BACKWARD) s->backward_ns += ns;
+        if (sim->points[i].phase > MS_PHASE_BACKWARD) s->optimizer_ns += ns;
+    }
+}
+
+static ms_status play(player *p, ms_simulation *sim) {
+    ms_simulation_summary *s = &sim->summary;
+    ms_status status = play_state(p);
+    s->state_bytes = p->held_bytes;
+    for (int step = 0; step < N_STEPS && status == MS_OK; step++) {
+        memset(sim->points, 0, (size_t)sim->n_points * sizeof *sim->points);
+        status = play_step(p, sim, step);
+        int64_t reserved = p->allocator == NULL ? p->peak : ms__allocator_get_stats(p->allocator).peak_reserved_bytes;
+        if (step == 0) {
+            s->first_peak_bytes = p->peak;
+            s->first_reserved_bytes = reserved;
+        }
+        s->reserved_bytes = reserved;
+    }
+    s->steady_peak_bytes = p->peak;
+    s->between_bytes = p->allocated;
+    s->peak_unit = sim->n_points > 0 ? p->step->segments[p->peak_segment].unit : -1;
+    s->peak_phase = sim->n_points > 0 ? (int32_t)p->step->segments[p->peak_segment].phase : 0;
+    s->n_ops = p->n_ops;
+    int64_t known = 0;
+    for (int c = 0; c < MS_N_CATEGORIES; c++) known += s->parts[c] = p->peak_parts[c];
+    s->unused_bytes = p->peak - known;
+    s->host_ns = p->now.host_ns;
+    s->device_ns = p->now.device_ns;
+    sum_times(sim);
+    return status;
+}
+
+static ms_status check_request(const ms_simulation_request *request) {
+    if (request == NULL) return ms__fail(MS_E_INVALID, "ms_simulate: the request is NULL");
+    ms_status status = ms__check_struct(request->struct_bytes, sizeof *request, "ms_simulation_request");
+    if (status != MS_OK) return status;
+    if (request->profile == NULL || request->rates == NULL)
+        return ms__fail(MS_E_INVALID, "ms_simulate: no profile or no rates");
+    status = ms__check_struct(request->rates->struct_bytes, sizeof *request->rates, "ms_rates");
+    if (status != MS_OK) return status;
+    const ms__step *step = request->profile->step;
+    if (step == NULL) return ms__fail(MS_E_INVALID, "this profile has no step to simulate");
+    if (request->actions != NULL && request->n_actions != (int64_t)step->n_units)
+        return ms__fail(MS_E_MISMATCH, "%lld actions for %u units", (long long)request->n_actions, step->n_units);
+    for (int64_t i = 0; request->actions != NULL && i < request->n_actions; i++)
+        if (request->actions[i] == MS_ACTION_RECOMPUTE && !step->has_lean)
+            return ms__fail(MS_E_INVALID, "this profile does not know its units recomputed");
+    return MS_OK;
+}
+
+ms_status ms_simulate(const ms_simulation_request *request, ms_simulation **out) {
+    ms_status status = check_request(request);
+    if (status != MS_OK) return status;
+    if (out == NULL) return ms__fail(MS_E_INVALID, "ms_simulate: out is NULL");
+    player p = {.request = request, .step = request->profile->step};
+    ms__arena arena = {0};
+    ms_simulation *sim = calloc(1, sizeof *sim);
+    if (sim == NULL) return ms__fail_memory(sizeof *sim);
+    sim->n_points = p.step->n_segments;
+    sim->points = calloc((size_t)sim->n_points + 1, sizeof *sim->points);
+    if (sim->points == NULL) status = ms__fail_memory((size_t)sim->n_points * sizeof *sim->points);
+    if (status == MS_OK && request->flags & MS_SIMULATE_ALLOCATOR && on_gpu(&p))
+        status = ms__allocator_create(request->limit_bytes, &p.allocator);
+    if (status == MS_OK) status = prepare(&p, &arena);
+    if (status == MS_OK) status = play(&p, sim);
+    ms__allocator_destroy(p.allocator);
+    ms__arena_free(&arena);
+    if (status != MS_OK) {
+        ms_simulation_destroy(sim);
+        return status;
+    }
+    sim->summary.struct_bytes = sizeof sim->summary;
+    *out = sim;
+    return MS_OK;
+}
+
+void ms_simulation_destroy(ms_simulation *sim) {
+    if (sim == NULL) return;
+    free(sim->points);
+    free(sim);
+}
+
+ms_status ms_simulation_get(const ms_simulation *sim, ms_simulation_summary *out) {
+    if (sim == NULL || out == NULL) return ms__fail(MS_E_INVALID, "ms_simulation_get: an argument is NULL");
+    ms_status status = ms__check_struct(out->struct_bytes, sizeof *out, "ms_simulation_summary");
+    if (status == MS_OK) *out = sim->summary;
+    return status;
+}
+
+int64_t ms_simulation_count(const ms_simulation *sim) { return sim == NULL ? 0 : sim->n_points; }
+
+ms_status ms_simulation_at(const ms_simulation *sim, int64_t index, ms_simulation_point *out) {
+    if (sim == NULL || out == NULL || index < 0 || index >= sim->n_points)
+        return ms__fail(MS_E_INVALID, "ms_simulation_at: an argument is NULL or out of range");
+    ms_status status = ms__check_struct(out->struct_bytes, sizeof *out, "ms_simulation_point");
+    if (status != MS_OK) return status;
+    *out = sim->points[index];
+    out->struct_bytes = sizeof *out;
+    return MS_OK;
+}
