@@ -4,7 +4,7 @@
 #   sh tools/test_gpu.sh [RESULTS_FOLDER]     python3 must have torch (with CUDA), transformers and pytest
 #
 # Builds the library, the extension and the C tests; runs the C tests, the GPU tests, the kernels under
-# compute-sanitizer where it is installed, `memscale doctor`, and the benchmark. Figures go to RESULTS_FOLDER.
+# compute-sanitizer where it is installed, `memscale doctor` and `calibrate`, and the benchmark. Figures go to RESULTS_FOLDER.
 set -eu
 cd "$(dirname "$0")/.."
 results=${1:-build/gpu/results}
@@ -25,6 +25,7 @@ echo "== memscale doctor"
 "$python" -m memscale env
 "$python" -m memscale doctor
 "$python" -m memscale doctor --json > "$results/doctor.json"
+"$python" -m memscale calibrate --output "$results/calibration.json"
 echo "== GPU tests"
 "$python" -m pytest tests/gpu -q -p no:cacheprovider --tb=short
 if command -v compute-sanitizer >/dev/null 2>&1; then

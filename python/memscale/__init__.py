@@ -10,6 +10,7 @@ from ._torch import require_torch
 require_torch()
 
 from . import _core  # noqa: E402
+from ._calibrate import calibrate  # noqa: E402
 from .api import detach, optimize, wrap  # noqa: E402
 from .config import AsyncOffloadConfig, Config, OptimizationMode  # noqa: E402
 from .errors import BudgetError, MemScaleError, MemScaleWarning  # noqa: E402
@@ -24,6 +25,7 @@ __all__ = [
     "MemScaleWarning",
     "OptimizationMode",
     "__version__",
+    "calibrate",
     "detach",
     "optimize",
     "wrap",

@@ -16,6 +16,8 @@ UNIT_RUN: int
 PLAN_FORCE: int
 PLAN_FASTEST: int
 PLAN_RECOMPUTE_ALL: int
+RATES_VERSION: int
+RATES_MEASURED: int
 
 UnitRow = tuple[str, int, int, int, int, int]
 
@@ -94,6 +96,7 @@ class Link(TypedDict):
     to_device_rate: int
     from_device_rate: int
     both_rate: int
+    pinning_rate: int
     intact: bool
 
 class Gpu:
@@ -112,6 +115,19 @@ class Gpu:
     def checksum(self, device: int, address: int, n_bytes: int, stream: int, /) -> int: ...
     def link(self, device: int, n_bytes: int, /) -> Link: ...
 
+class GpuModel(TypedDict):
+    key: str
+    name: str
+    memory_bytes: int
+    capability: int
+    n_multiprocessors: int
+    fp32_gflops: int
+    tf32_gflops: int
+    fp16_gflops: int
+    bf16_gflops: int
+    memory_mb_per_s: int
+    link_mb_per_s: int
+
 LogCallback = Callable[[int, str], None]
 Observer = Callable[[Unit], Any]
 
@@ -123,6 +139,10 @@ def unpack(record: Any, /) -> Tensor: ...
 def tensors_in(obj: Any, /) -> list[Tensor]: ...
 def hw_detect(root: str, /) -> str: ...
 def hw_from_json(text: str, /) -> str: ...
+def gpu_models() -> list[GpuModel]: ...
+def gpu_model(name: str, /) -> GpuModel: ...
+def rates_of_model(name: str, /) -> str: ...
+def rates_from_json(text: str, /) -> str: ...
 def find_units(
     parents: bytes, class_hashes: bytes, own_hashes: bytes, param_bytes: bytes, flags: bytes, /
 ) -> list[int]: ...

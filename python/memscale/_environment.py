@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from . import _core, _gpu
+from . import _calibrate, _core, _gpu
 
 PACKAGES = ("transformers", "accelerate", "lightning", "bitsandbytes", "liger-kernel")
 _VARIABLES = ("CUDA_VISIBLE_DEVICES", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
@@ -33,6 +33,7 @@ def gather() -> dict[str, Any]:
         "versions": versions(),
         "hardware": hardware,
         "parts": parts(gpu),
+        "calibration": calibration(),
         "environment": variables(),
         "messages": messages,
     }
@@ -63,6 +64,17 @@ def parts(gpu: _core.Gpu) -> list[dict[str, Any]]:
         {"name": name, "works": works, "version": cuda_version(version), "text": text}
         for name, works, version, text in gpu.parts()
     ]
+
+
+def calibration() -> dict[str, Any]:
+    """Where measured rates are looked for, of which devices there are some, and why they cannot be used."""
+    report: dict[str, Any] = {"path": None, "devices": [], "problem": None}
+    try:
+        report["path"] = str(_calibrate.default_path())
+        report["devices"] = _calibrate.devices()
+    except _core.MemScaleError as error:
+        report["problem"] = str(error)
+    return report
 
 
 def cuda_version(number: int) -> str | None:

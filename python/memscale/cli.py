@@ -1,4 +1,4 @@
-"""The command line: ``memscale env`` and ``memscale doctor``, also as ``python -m memscale``.
+"""The command line: ``memscale env``, ``doctor`` and ``calibrate``, also as ``python -m memscale``.
 
 Exit codes: 0 done, 1 error (for ``doctor``: something that must work does not), 2 usage.
 """
@@ -13,10 +13,10 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TextIO
 
-from . import _core, _doctor, _environment
+from . import _calibrate, _core, _doctor, _environment
 
 __all__ = ["main"]
 
@@ -51,13 +51,17 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="memscale", description="MemScale: train larger models on the GPU you have.")
     parser.add_argument("--version", action="version", version=f"memscale {_core.version}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    parsers = {}
     for name, run, text in (
         ("env", _env, "show versions, host, GPUs and what works of their software"),
         ("doctor", _diagnose, "check by trying: kernels, copies, and training against plain PyTorch"),
+        ("calibrate", _measure, "measure how fast this machine is, once, into a file that plans use"),
     ):
-        command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        command = parsers[name] = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         command.add_argument("--json", action="store_true", help="write one JSON object")
         command.set_defaults(run=run)
+    parsers["calibrate"].add_argument("--device", help="as torch names it, such as cuda:1 (default: the GPU, else cpu)")
+    parsers["calibrate"].add_argument("--output", metavar="FILE", help="the file (default: the one that plans use)")
     return parser
 
 
@@ -76,6 +80,7 @@ def _env(arguments: argparse.Namespace) -> int:
     if not report["hardware"]["gpus"] and not report["messages"]:
         _table("GPU", [("none", _doctor.explain_driver(report["parts"][0]["text"])[0])])
     _table("parts", [(part["name"], _part_text(part)) for part in report["parts"]])
+    _table("calibration", [_calibration_row(report["calibration"])])
     _table("environment", report["environment"].items())
     _table("problems", [("", message) for message in report["messages"]])
     return 0
@@ -126,6 +131,14 @@ def _part_text(part: dict[str, Any]) -> str:
     return f"works: {version}{part['text']}" if part["works"] else f"does not work: {part['text']}"
 
 
+def _calibration_row(report: dict[str, Any]) -> Row:
+    if report["problem"]:
+        return "broken", report["problem"]
+    if not report["devices"]:
+        return "none", f"`memscale calibrate` measures this machine into {report['path']}"
+    return ", ".join(report["devices"]), report["path"]
+
+
 def _gb(n_bytes: int) -> str:
     return f"{n_bytes / 1e9:.1f} GB"
 
@@ -158,6 +171,51 @@ def _write_check(check: _doctor.Check) -> None:
     for line in lines[1:]:
         _write(f"{'':<24} {line}")
     _flush()
+
+
+# calibrate
+
+
+def _measure(arguments: argparse.Namespace) -> int:
+    progress = _Progress(sys.stderr)
+    try:
+        result = _calibrate.run(arguments.device, arguments.output, progress=progress)
+    finally:
+        progress.clear()
+    rates = dataclasses.asdict(result.rates)
+    if arguments.json:
+        _write(json.dumps({"device": result.device, "path": str(result.path), "rates": rates}, indent=2))
+        return 0
+    _table("", [("device", result.device), ("file", str(result.path))])
+    _table("rates", [(text, unit(rates[name])) for text, name, unit in _RATES if rates[name]])
+    return 0
+
+
+def _tflops(rate: int) -> str:
+    return f"{rate / 1000:.1f} TFLOP/s" if rate >= 10_000 else f"{rate} GFLOP/s"
+
+
+def _gb_per_s(rate: int) -> str:
+    return f"{rate / 1000:.1f} GB/s"
+
+
+def _us(ns: int) -> str:
+    return f"{ns / 1000:.1f} us"
+
+
+_RATES: tuple[tuple[str, str, Callable[[int], str]], ...] = (
+    ("matrix products, fp32", "fp32_gflops", _tflops),
+    ("matrix products, tf32", "tf32_gflops", _tflops),
+    ("matrix products, fp16", "fp16_gflops", _tflops),
+    ("matrix products, bf16", "bf16_gflops", _tflops),
+    ("memory, read and written", "memory_mb_per_s", _gb_per_s),
+    ("link, to the GPU", "to_device_mb_per_s", _gb_per_s),
+    ("link, from the GPU", "from_device_mb_per_s", _gb_per_s),
+    ("link, both at once", "both_mb_per_s", _gb_per_s),
+    ("pinning of host memory", "pinning_mb_per_s", _gb_per_s),
+    ("least time of a kernel", "launch_ns", _us),
+    ("operator, on the host", "dispatch_ns", _us),
+)
 
 
 class _Progress:

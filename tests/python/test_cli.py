@@ -94,7 +94,7 @@ def test_env_as_json():
     result = command("env", "--json", CUDA_VISIBLE_DEVICES="")
     assert (result.returncode, result.stderr) == (0, "")
     report = json.loads(result.stdout)
-    assert list(report) == ["memscale", "versions", "hardware", "parts", "environment", "messages"]
+    assert list(report) == ["memscale", "versions", "hardware", "parts", "calibration", "environment", "messages"]
     assert report["memscale"] == memscale.__version__
     assert list(report["versions"]) == ["python", "torch", "torch_cuda", "platform", *_environment.PACKAGES]
     assert report["versions"]["torch"] == torch.__version__
@@ -507,9 +507,9 @@ def test_checksums_and_link_of_devices(script):
                     assert there == _core.checksum(data[offset : offset + n]), (offset, n)
         assert fake.fake_calls(b"cuLaunchKernel") == 2 * 5 * 7
         link = gpu.link(1, 1 << 20)
-        assert list(link) == ["n_bytes", "to_device_rate", "from_device_rate", "both_rate", "intact"]
+        assert list(link) == ["n_bytes", "to_device_rate", "from_device_rate", "both_rate", "pinning_rate", "intact"]
         assert link["n_bytes"] == 1 << 20 and link["intact"] is True
-        assert min(link["to_device_rate"], link["from_device_rate"], link["both_rate"]) > 0
+        assert min(link["to_device_rate"], link["from_device_rate"], link["both_rate"], link["pinning_rate"]) > 0
         for device in (-1, 2, 1 << 40):
             for call in (lambda: gpu.checksum(device, address, 8, 0), lambda: gpu.link(device, 4096)):
                 try:

@@ -21,6 +21,8 @@ SURFACE = {
     "MemScaleWarning": None,
     "OptimizationMode": None,
     "__version__": None,
+    "calibrate": "(device: 'torch.device | str | int | None' = None, path: 'str | os.PathLike[str] | None' = None) "
+    "-> 'Rates'",
     "detach": "(model: 'Any') -> 'None'",
     "optimize": "(model: 'nn.Module', optimizer: 'torch.optim.Optimizer | None' = None, "
     "config: 'Config | None' = None, sample_input: 'Any' = None) -> 'Iterator[Executor]'",
@@ -52,7 +54,7 @@ def test_public_names_of_plan_and_executor():
 def test_commands():
     from memscale.cli import _parser
 
-    assert re.findall(r"^ {4}(\w+) ", _parser().format_help(), re.MULTILINE) == ["env", "doctor"]
+    assert re.findall(r"^ {4}(\w+)", _parser().format_help(), re.MULTILINE) == ["env", "doctor", "calibrate"]
     assert 'memscale = "memscale.cli:main"' in (Path(__file__).parents[2] / "pyproject.toml").read_text()
 
 

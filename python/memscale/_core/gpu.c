@@ -231,10 +231,11 @@ static PyObject *gpu_link(PyObject *object, PyObject *const *args, Py_ssize_t n_
     status = ms_gpu_measure_link(gpu, device, n_bytes, &link);
     Py_END_ALLOW_THREADS
     if (status != MS_OK) return end_call(self, core_raise(core_state_of_type(Py_TYPE(object)), status));
-    return end_call(self, Py_BuildValue("{sLsLsLsLsN}", "n_bytes", (long long)link.n_bytes, "to_device_rate",
-                                        (long long)link.to_device_rate, "from_device_rate",
-                                        (long long)link.from_device_rate, "both_rate", (long long)link.both_rate,
-                                        "intact", PyBool_FromLong((long)link.intact)));
+    return end_call(self,
+                    Py_BuildValue("{sLsLsLsLsLsN}", "n_bytes", (long long)link.n_bytes, "to_device_rate",
+                                  (long long)link.to_device_rate, "from_device_rate", (long long)link.from_device_rate,
+                                  "both_rate", (long long)link.both_rate, "pinning_rate", (long long)link.pinning_rate,
+                                  "intact", PyBool_FromLong((long)link.intact)));
 }
 
 PyObject *core_checksum(PyObject *Py_UNUSED(module), PyObject *data) {

@@ -15,6 +15,7 @@ static PyObject *exception_for(const core_state *state, ms_status status) {
     case MS_E_INVALID:
     case MS_E_PARSE:
     case MS_E_LIMIT:
+    case MS_E_NOT_FOUND:
         return PyExc_ValueError;
     case MS_E_NO_MEMORY:
         return PyExc_MemoryError;
@@ -198,6 +199,10 @@ PyDoc_STRVAR(tensors_doc, "tensors_in(obj)\n--\n\nThe tensors in nested tuples, 
 PyDoc_STRVAR(hw_detect_doc, "hw_detect(root)\n--\n\nThis host as a JSON record; root stands before every path read.");
 PyDoc_STRVAR(hw_from_json_doc, "hw_from_json(text)\n--\n\nCheck a host record and give it back in canonical form.");
 PyDoc_STRVAR(checksum_doc, "checksum(data)\n--\n\nThe checksum of bytes, as Gpu.checksum has it of device memory.");
+PyDoc_STRVAR(gpu_models_doc, "gpu_models()\n--\n\nThe GPUs that are known by their data sheets, a dict each.");
+PyDoc_STRVAR(gpu_model_doc, "gpu_model(name)\n--\n\nOne of them, by its key or any usual spelling of its name.");
+PyDoc_STRVAR(rates_of_model_doc, "rates_of_model(name)\n--\n\nWhat can be expected of such a GPU, as JSON text.");
+PyDoc_STRVAR(rates_from_json_doc, "rates_from_json(text)\n--\n\nCheck rates and give them back in canonical form.");
 PyDoc_STRVAR(find_units_doc, "find_units(parents, class_hashes, own_hashes, param_bytes, flags)\n--\n\n"
                              "Indices of the units of a model. Arguments are bytes of 64-bit integers, flags of 32.");
 PyDoc_STRVAR(hash64_doc, "hash64(data)\n--\n\nA stable 64-bit hash of bytes.");
@@ -220,6 +225,10 @@ static PyMethodDef functions[] = {
     {"tensors_in", core_tensors_in, METH_O, tensors_doc},
     {"hw_detect", core_hw_detect, METH_O, hw_detect_doc},
     {"hw_from_json", core_hw_from_json, METH_O, hw_from_json_doc},
+    {"gpu_models", core_gpu_models, METH_NOARGS, gpu_models_doc},
+    {"gpu_model", core_gpu_model, METH_O, gpu_model_doc},
+    {"rates_of_model", core_rates_of_model, METH_O, rates_of_model_doc},
+    {"rates_from_json", core_rates_from_json, METH_O, rates_from_json_doc},
     {"find_units", FAST(core_find_units), METH_FASTCALL, find_units_doc},
     {"hash64", core_hash64, METH_O, hash64_doc},
     {"checksum", core_checksum, METH_O, checksum_doc},
@@ -244,6 +253,7 @@ static int add_constants(PyObject *module) {
         {"SIMULATE_FUSED", MS_SIMULATE_FUSED},
         {"SIMULATE_RESUMED", MS_SIMULATE_RESUMED},
         {"SIMULATE_KEEP_GRADIENTS", MS_SIMULATE_KEEP_GRADIENTS},
+        {"RATES_VERSION", MS_RATES_VERSION}, {"RATES_MEASURED", MS_RATES_MEASURED},
     };
     for (size_t i = 0; i < sizeof constants / sizeof *constants; i++)
         if (PyModule_AddIntConstant(module, constants[i].name, constants[i].value) < 0) return -1;
