@@ -313,23 +313,6 @@ MS_API ms_status ms_units_find(const ms_module *modules, int64_t n_modules, int6
  * Cannot fail. `data` may be NULL where n_bytes is 0. */
 MS_API uint64_t ms_hash64(const void *data, size_t n_bytes, uint64_t seed);
 
-/* ---- Plans ----------------------------------------------------------------------------------------------------- */
-
-enum ms_action { MS_ACTION_KEEP = 0, MS_ACTION_RECOMPUTE = 1 };
-
-enum ms_reason {
-    MS_REASON_NOT_NEEDED = 0,   /* kept: the plan reaches its aim without it */
-    MS_REASON_NO_GAIN = 1,      /* kept: recomputing it would save nothing */
-    MS_REASON_NOT_ELIGIBLE = 2, /* kept: it may not be recomputed */
-    MS_REASON_NOT_RUN = 3,      /* kept: it took no part in the step that was measured */
-    MS_REASON_SAVES = 4         /* recomputed: it lowers the peak */
-};
-
-enum ms_unit_flag {
-    MS_UNIT_ELIGIBLE = 1 << 0, /* may be recomputed */
-    MS_UNIT_RUN = 1 << 1       /* took part in the measured step; its bytes are meaningful */
-};
-
 /* ---- Traces ---------------------------------------------------------------------------------------------------- */
 
 /* The phases of a training step, in order. MS_PHASE_STATE is what is there before it. */
@@ -358,12 +341,12 @@ enum ms_category {
 };
 
 enum ms_trace_event_kind {
-    MS_TRACE_OP = 0,     /* a: the operation */
-    MS_TRACE_ALLOC = 1,  /* a: the storage, b: its bytes */
-    MS_TRACE_FREE = 2,   /* a: the storage */
-    MS_TRACE_UNIT = 3,   /* a: the unit that runs from now on, -1: none */
-    MS_TRACE_PHASE = 4,  /* a: the phase that begins */
-    MS_TRACE_REPEAT = 5  /* a: what follows is done to compute this unit again, -1: no longer */
+    MS_TRACE_OP = 0,    /* a: the operation */
+    MS_TRACE_ALLOC = 1, /* a: the storage, b: its bytes */
+    MS_TRACE_FREE = 2,  /* a: the storage */
+    MS_TRACE_UNIT = 3,  /* a: the unit that runs from now on, -1: none */
+    MS_TRACE_PHASE = 4, /* a: the phase that begins */
+    MS_TRACE_REPEAT = 5 /* a: what follows is done to compute this unit again, -1: no longer */
 };
 
 typedef struct ms_trace_event {
@@ -372,8 +355,8 @@ typedef struct ms_trace_event {
 } ms_trace_event;
 
 typedef struct ms_trace_op {
-    int64_t name;     /* index into the names */
-    int64_t first;    /* of its operands: inputs, then outputs */
+    int64_t name;  /* index into the names */
+    int64_t first; /* of its operands: inputs, then outputs */
     int64_t n_inputs;
     int64_t n_outputs;
 } ms_trace_op;
@@ -399,6 +382,13 @@ typedef struct ms_trace {
     const int64_t *kinds; /* of storages: enum ms_category where it is known, else MS_CATEGORY_ACTIVATION */
     int64_t n_storages;
 } ms_trace;
+
+/* ---- Profiles -------------------------------------------------------------------------------------------------- */
+
+enum ms_unit_flag {
+    MS_UNIT_ELIGIBLE = 1 << 0, /* may be recomputed */
+    MS_UNIT_RUN = 1 << 1       /* took part in the measured step; its bytes are meaningful */
+};
 
 /* What is known about a unit, in the order in which units first run. */
 typedef struct ms_unit {
@@ -432,8 +422,9 @@ typedef struct ms_profile_request {
     const char *const *unit_names; /* in the order of the numbers that the traces use */
     const int64_t *unit_param_bytes;
     int64_t n_units;
-    const ms_trace *kept; /* a step with all units kept */
-    const ms_trace *lean; /* the same step with all units recomputed; NULL: what that would do is not known */
+    const ms_trace *kept;  /* a step with all units kept */
+    const ms_trace *lean;  /* the same step with all units recomputed; NULL: what that would do is not known */
+    int64_t batch, length; /* the shape of its input; 0: not said */
 } ms_profile_request;
 
 /* A profile with the step that was traced: what it allocates, releases and computes, unit by unit. `*out_profile` is
@@ -454,14 +445,16 @@ MS_API ms_status ms_profile_to_json(const ms_profile *profile, char **out_text);
  * MS_E_NO_MEMORY, MS_E_LIMIT. */
 MS_API ms_status ms_profile_from_json(const char *text, size_t n_bytes, ms_profile **out_profile);
 
-/* ---- Simulation -------------------------------------------------------------------------------------------------- */
+/* ---- Simulation ------------------------------------------------------------------------------------------------ */
+
+enum ms_action { MS_ACTION_KEEP = 0, MS_ACTION_RECOMPUTE = 1 };
 
 enum ms_simulation_flag {
-    MS_SIMULATE_ALLOCATOR = 1 << 0,      /* model torch's caching allocator: blocks and segments, not only sizes */
-    MS_SIMULATE_ENGINE_THREAD = 1 << 1,  /* backward runs on a thread of its own, as torch's default is on a GPU */
-    MS_SIMULATE_FUSED = 1 << 2,          /* the optimizer is fused: it takes no temporaries */
-    MS_SIMULATE_RESUMED = 1 << 3,        /* the optimizer's state is there from the start */
-    MS_SIMULATE_KEEP_GRADIENTS = 1 << 4  /* gradients are set to zero, not to none, between steps */
+    MS_SIMULATE_ALLOCATOR = 1 << 0,     /* model torch's caching allocator: blocks and segments, not only sizes */
+    MS_SIMULATE_ENGINE_THREAD = 1 << 1, /* backward runs on a thread of its own, as torch's default is on a GPU */
+    MS_SIMULATE_FUSED = 1 << 2,         /* the optimizer is fused: it takes no temporaries */
+    MS_SIMULATE_RESUMED = 1 << 3,       /* the optimizer's state is there from the start */
+    MS_SIMULATE_KEEP_GRADIENTS = 1 << 4 /* gradients are set to zero, not to none, between steps */
 };
 
 typedef struct ms_simulation_request {
@@ -524,6 +517,16 @@ MS_API int64_t ms_simulation_count(const ms_simulation *sim);
 
 /* One of them, in order. `out->struct_bytes` must be set. Errors: MS_E_INVALID. */
 MS_API ms_status ms_simulation_at(const ms_simulation *sim, int64_t index, ms_simulation_point *out);
+
+/* ---- Plans ----------------------------------------------------------------------------------------------------- */
+
+enum ms_reason {
+    MS_REASON_NOT_NEEDED = 0,   /* kept: the plan reaches its aim without it */
+    MS_REASON_NO_GAIN = 1,      /* kept: recomputing it would save nothing */
+    MS_REASON_NOT_ELIGIBLE = 2, /* kept: it may not be recomputed */
+    MS_REASON_NOT_RUN = 3,      /* kept: it took no part in the step that was measured */
+    MS_REASON_SAVES = 4         /* recomputed: it lowers the peak */
+};
 
 enum ms_plan_flag {
     MS_PLAN_FORCE = 1 << 0,        /* optimize also where the smart skip would do nothing */

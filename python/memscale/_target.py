@@ -176,29 +176,49 @@ class Rules(TorchFunctionMode):
         enable_gqa: bool = False,
     ) -> torch.Tensor:
         kind = self._kernel(query, key, attn_mask, dropout_p, enable_gqa)
+        if attn_mask is not None and attn_mask.dtype == torch.bool:
+            attn_mask = _bias(attn_mask, query.dtype)
         if kind == "math":
-            return torch._scaled_dot_product_attention_math(
-                query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-            )[0]
+            return self._math(query, key, value, attn_mask, dropout_p, is_causal, scale)
         if kind == "flash_for_cpu":
-            if attn_mask is not None and attn_mask.dtype == torch.bool:
-                attn_mask = _bias(attn_mask, query.dtype)
-            return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(  # type: ignore[no-any-return]
                 query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale
             )[0]
-        if enable_gqa and key.size(-3) != query.size(-3):
-            pass  # the fused kernels take fewer heads of keys and values as they are
         if kind == "efficient" or attn_mask is not None:
-            if attn_mask is not None and attn_mask.dtype == torch.bool:
-                attn_mask = _bias(attn_mask, query.dtype)
             if attn_mask is not None:
                 attn_mask = attn_mask.expand(query.size(0), query.size(1), query.size(2), key.size(2))
-            return torch.ops.aten._scaled_dot_product_efficient_attention(
+            return torch.ops.aten._scaled_dot_product_efficient_attention(  # type: ignore[no-any-return]
                 query, key, value, attn_mask, query.requires_grad, dropout_p, is_causal, scale=scale
             )[0]
-        return torch.ops.aten._scaled_dot_product_flash_attention(
+        return torch.ops.aten._scaled_dot_product_flash_attention(  # type: ignore[no-any-return]
             query, key, value, dropout_p, is_causal, False, scale=scale
         )[0]
+
+    def _math(
+        self, query: Any, key: Any, value: Any, mask: Any, dropout: float, is_causal: bool, scale: float | None
+    ) -> torch.Tensor:
+        """Attention without a fused kernel, step by step as torch does it: 16 bits are computed in 32."""
+        dtype = query.dtype
+        query, key, value = (self._to_float(t) for t in (query, key, value))
+        root = (query.size(-1) ** -0.5 if scale is None else abs(scale)) ** 0.5
+        query = query * root
+        if is_causal:
+            mask = _bias(torch.ones(query.size(-2), key.size(-2), dtype=torch.bool, device="meta").tril(), query.dtype)
+        if key.size(-3) != query.size(-3):
+            n = query.size(-3) // key.size(-3)
+            key, value = key.repeat_interleave(n, -3), value.repeat_interleave(n, -3)
+        scores = torch.matmul(query, (key * root).transpose(-2, -1))
+        if mask is None:
+            scores = torch.softmax(scores, -1)
+        else:
+            scores = torch._safe_softmax(scores.add_(mask), -1)
+        if dropout > 0:
+            scores = (
+                _dropout(torch.dropout, scores, dropout, True)
+                if self.target.kind == "cuda"
+                else torch.dropout(scores, dropout, True)
+            )
+        return torch.matmul(scores, value).to(dtype)
 
     def _kernel(self, query: Any, key: Any, mask: Any, dropout: float, gqa: bool) -> str:
         """The kernel that torch chooses on the target."""

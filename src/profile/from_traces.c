@@ -1,7 +1,7 @@
 /* from_traces.c - a profile from the traces of a step: the step itself, and what it means for each unit.
  *
- * A unit's saved bytes are what its forward allocates and backward releases, all units kept. Its boundary is what others
- * allocate in forward and the unit's backward releases, all units lean.
+ * A unit's saved bytes are what its forward allocates and backward releases, all units kept. Its boundary is what
+ * others allocate in forward and the unit's backward releases, all units lean.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -12,9 +12,9 @@
 
 typedef struct tally {
     const ms__step *step;
-    int32_t *maker;    /* key -> the unit whose forward allocates it, -1 between units, NOBODY otherwise */
-    ms_unit *units;    /* the totals */
-    int64_t rest;      /* kept for backward between units */
+    int32_t *maker; /* key -> the unit whose forward allocates it, -1 between units, NOBODY otherwise */
+    ms_unit *units; /* the totals */
+    int64_t rest;   /* kept for backward between units */
 } tally;
 
 static int64_t size_of(const tally *t, uint32_t key) { return t->step->numbers[t->step->keys[key].size]; }
@@ -49,8 +49,7 @@ static void count(tally *t) {
     const ms__step *step = t->step;
     for (int v = 0; v < (step->has_lean ? MS__N_VARIANTS : 1); v++) {
         for (uint32_t i = 0; i < step->n_segments; i++) count_segment(t, (int32_t)i, v);
-        for (uint32_t i = 0; i < step->n_loose; i++)
-            count_release(t, step->loose[i].key, step->loose[i].segment[v], v);
+        for (uint32_t i = 0; i < step->n_loose; i++) count_release(t, step->loose[i].key, step->loose[i].segment[v], v);
     }
 }
 
@@ -85,6 +84,8 @@ static ms_status check_request(const ms_profile_request *request) {
     if (request == NULL) return ms__fail(MS_E_INVALID, "ms_profile_from_traces: the request is NULL");
     ms_status status = ms__check_struct(request->struct_bytes, sizeof *request, "ms_profile_request");
     if (status != MS_OK) return status;
+    if (request->batch < 0 || request->length < 0)
+        return ms__fail(MS_E_INVALID, "ms_profile_from_traces: a negative shape");
     if (request->n_units < 0 || request->n_units > INT32_MAX || request->kept == NULL ||
         (request->n_units > 0 && (request->unit_names == NULL || request->unit_param_bytes == NULL)))
         return ms__fail(MS_E_INVALID, "ms_profile_from_traces: no trace, or no units");
@@ -97,6 +98,8 @@ static ms_status fill(ms_profile *profile, const ms_profile_request *request, ms
     ms_status status =
         ms__step_from_traces(&profile->arena, request->kept, request->lean, request->n_units, profile->step);
     if (status != MS_OK) return status;
+    profile->step->batch = request->batch;
+    profile->step->length = request->length;
     tally t = {.step = profile->step};
     t.maker = ms__arena_array(scratch, t.step->n_keys, sizeof *t.maker);
     t.units = ms__arena_array(scratch, (size_t)request->n_units, sizeof *t.units);

@@ -10,9 +10,9 @@
 enum kind {
     PLAIN,
     VIEW,
-    MM,        /* [m, k] x [k, n], operands 0 and 1 */
-    ADDMM,     /* operands 1 and 2 */
-    ATTENTION, /* operands 0 (queries) and 1 (keys) */
+    MM,                 /* [m, k] x [k, n], operands 0 and 1 */
+    ADDMM,              /* operands 1 and 2 */
+    ATTENTION,          /* operands 0 (queries) and 1 (keys) */
     ATTENTION_BACKWARD, /* operands 1 and 2 */
     CONVOLUTION,
     CONVOLUTION_BACKWARD,
@@ -222,7 +222,8 @@ static int64_t reduce_bytes(const int64_t n[MS__SCRATCH_NUMBERS], int64_t capabi
     int64_t grid = ceil_div(n_outputs / vector, step_outputs);
     int64_t target = n_multiprocessors * (threads_of(capability) / (width * height));
     if (!across_warps || values < MAX_VALUES || grid > target) return 0;
-    int64_t blocks = larger(smaller(ceil_div(target, grid), ceil_div(values, MIN_VALUES)), ceil_div(values, MAX_VALUES));
+    int64_t blocks =
+        larger(smaller(ceil_div(target, grid), ceil_div(values, MIN_VALUES)), ceil_div(values, MAX_VALUES));
     if (blocks <= 1) return 0;
     int64_t bytes = times(times(PARTIAL_BYTES, n_outputs), blocks);
     return last ? bytes : times(bytes, width * vector);

@@ -1,6 +1,7 @@
 /* ops.h - what is known of torch's operations: arithmetic, and memory that a kernel takes for itself.
  *
- * A trace names operations and gives the shapes of their operands. Everything else about them is here: one table, by name.
+ * A trace names operations and gives the shapes of their operands. Everything else about them is here: one table, by
+ * name.
  */
 #ifndef MS_PROFILE_OPS_H
 #define MS_PROFILE_OPS_H
@@ -34,7 +35,8 @@ typedef struct ms__op_cost {
     int64_t n[MS__SCRATCH_NUMBERS];
 } ms__op_cost;
 
-/* What an operation costs. `name` is torch's, such as "aten.mm.default". Unknown ones move their bytes and nothing else. */
+/* What an operation costs. `name` is torch's, such as "aten.mm.default". Unknown ones move their bytes and nothing
+ * else. */
 void ms__op_cost_of(const char *name, const ms__operand *inputs, int64_t n_inputs, const ms__operand *outputs,
                     int64_t n_outputs, ms__op_cost *out);
 

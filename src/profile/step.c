@@ -1,7 +1,7 @@
 /* step.c - from traces to a step.
  *
- * A trace is walked once. Operations and allocations open a run when the unit or the phase changes; releases belong to the
- * run in which they happen. The two traces of a step do the same operations in the same order, but for what a
+ * A trace is walked once. Operations and allocations open a run when the unit or the phase changes; releases belong to
+ * the run in which they happen. The two traces of a step do the same operations in the same order, but for what a
  * recomputation does on its own (between MS_TRACE_REPEAT marks): so the n-th plain operation of one is the n-th of the
  * other, and what it allocates has the same key in both.
  */
@@ -375,12 +375,11 @@ static ms_status intern_all(builder *b, ms__arena *arena, ms__arena *scratch, ms
         b->costs.items[i].bytes = number[b->costs.items[i].bytes];
     }
     for (size_t i = 0; i < b->scratches.n; i++)
-        for (int j = 0; j < MS__SCRATCH_NUMBERS; j++)
-            b->scratches.items[i].n[j] = number[b->scratches.items[i].n[j]];
+        for (int j = 0; j < MS__SCRATCH_NUMBERS; j++) b->scratches.items[i].n[j] = number[b->scratches.items[i].n[j]];
     status = intern(scratch, b->costs.items, b->costs.n, sizeof *b->costs.items, &cost, &out->n_costs);
     if (status == MS_OK)
-        status = intern(scratch, b->scratches.items, b->scratches.n, sizeof *b->scratches.items, &taken,
-                        &out->n_scratches);
+        status =
+            intern(scratch, b->scratches.items, b->scratches.n, sizeof *b->scratches.items, &taken, &out->n_scratches);
     if (status != MS_OK) return status;
     for (uint32_t i = 0; i < out->n_events; i++) {
         ms__step_event *event = &out->events[i];

@@ -30,7 +30,7 @@ typedef struct ms__step_event {
 typedef struct ms__step_key {
     uint32_t size;     /* a number */
     uint32_t category; /* enum ms_category */
-    uint32_t loose;    /* 1 + index of the loose key that it is; 0: it is released in the same segment in both variants */
+    uint32_t loose; /* 1 + index of the loose key that it is; 0: it is released in the same segment in both variants */
 } ms__step_key;
 
 typedef struct ms__step_cost {
@@ -42,7 +42,7 @@ typedef struct ms__step_cost {
 enum { MS__OP_VIEW = 1, MS__OP_MATRIX = 2 };
 
 typedef struct ms__step_scratch {
-    uint32_t rule; /* enum ms__scratch_rule */
+    uint32_t rule;                   /* enum ms__scratch_rule */
     uint32_t n[MS__SCRATCH_NUMBERS]; /* numbers */
 } ms__step_scratch;
 
@@ -58,8 +58,14 @@ typedef struct ms__loose {
     int32_t segment[MS__N_VARIANTS];
 } ms__loose;
 
+/* Sizes and costs at other shapes: terms in batch b and length t. */
+enum { MS__TERM_1, MS__TERM_B, MS__TERM_T, MS__TERM_BT, MS__TERM_TT, MS__TERM_BTT, MS__N_TERMS };
+
 typedef struct ms__step {
-    int64_t *numbers; /* sizes and costs at this shape, each once */
+    int64_t *numbers;      /* sizes and costs at this shape, each once */
+    int64_t *coefficients; /* MS__N_TERMS for each number, over `denominator`; NULL: only this shape is known */
+    int64_t denominator;
+    int64_t batch, length; /* this shape; 0: not said */
     ms__step_key *keys;
     ms__step_event *events;
     ms__step_cost *costs;

@@ -1,8 +1,8 @@
 /* sim.c - a training step under a plan: the memory it takes, where the peak is, and how long it takes.
  *
  * The segments of a profile's step are played in order, each in the variant that its unit's action asks for, for a few
- * steps: the first, which makes the optimizer's state, and later ones, until the allocator has settled. On a GPU, blocks
- * come from a model of torch's caching allocator, or, where only sizes matter, are rounded as it rounds.
+ * steps: the first, which makes the optimizer's state, and later ones, until the allocator has settled. On a GPU,
+ * blocks come from a model of torch's caching allocator, or, where only sizes matter, are rounded as it rounds.
  *
  * Time: the host queues operations one after the other; the device starts each when it is queued and the one before is
  * done, and takes as long as its arithmetic or its memory traffic, whichever is longer.
@@ -38,8 +38,8 @@ typedef struct player {
     int32_t *first_released;  /* segment -> its first loose key, or -1 */
     int32_t *next_released;   /* loose key -> the next of the same segment, or -1 */
     int64_t parts[MS_N_CATEGORIES];
-    int64_t held_bytes;           /* what the parts add up to, rounded */
-    int64_t allocated, peak;      /* of this step */
+    int64_t held_bytes;      /* what the parts add up to, rounded */
+    int64_t allocated, peak; /* of this step */
     int64_t peak_parts[MS_N_CATEGORIES];
     int64_t peak_segment;
     bool has_workspace[2]; /* of the calling thread, and of the engine's */

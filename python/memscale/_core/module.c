@@ -210,7 +210,7 @@ PyDoc_STRVAR(plan_create_doc, "plan_create(units, state_bytes, rest_bytes, budge
                               "Decide which units are recomputed. units: tuples (name, param_bytes, saved_bytes, "
                               "boundary_bytes, n_rows, flags).");
 PyDoc_STRVAR(plan_from_json_doc, "plan_from_json(text)\n--\n\nA plan that was saved by Plan.to_json().");
-PyDoc_STRVAR(profile_from_traces_doc, "profile_from_traces(names, param_bytes, kept, lean)\n--\n\n"
+PyDoc_STRVAR(profile_from_traces_doc, "profile_from_traces(names, param_bytes, kept, lean, batch, length)\n--\n\n"
                                       "A profile from the traces of a step, the second or None.");
 PyDoc_STRVAR(profile_from_json_doc, "profile_from_json(text)\n--\n\nA profile that was saved by Profile.to_json().");
 
@@ -244,16 +244,21 @@ static int add_constants(PyObject *module) {
         const char *name;
         long value;
     } constants[] = {
-        {"MODULE_LIST", MS_MODULE_LIST},     {"MODULE_CALLED", MS_MODULE_CALLED},
-        {"MODULE_OPAQUE", MS_MODULE_OPAQUE}, {"UNIT_ELIGIBLE", MS_UNIT_ELIGIBLE},
-        {"UNIT_RUN", MS_UNIT_RUN},           {"PLAN_FORCE", MS_PLAN_FORCE},
-        {"PLAN_FASTEST", MS_PLAN_FASTEST},   {"PLAN_RECOMPUTE_ALL", MS_PLAN_RECOMPUTE_ALL},
+        {"MODULE_LIST", MS_MODULE_LIST},
+        {"MODULE_CALLED", MS_MODULE_CALLED},
+        {"MODULE_OPAQUE", MS_MODULE_OPAQUE},
+        {"UNIT_ELIGIBLE", MS_UNIT_ELIGIBLE},
+        {"UNIT_RUN", MS_UNIT_RUN},
+        {"PLAN_FORCE", MS_PLAN_FORCE},
+        {"PLAN_FASTEST", MS_PLAN_FASTEST},
+        {"PLAN_RECOMPUTE_ALL", MS_PLAN_RECOMPUTE_ALL},
         {"SIMULATE_ALLOCATOR", MS_SIMULATE_ALLOCATOR},
         {"SIMULATE_ENGINE_THREAD", MS_SIMULATE_ENGINE_THREAD},
         {"SIMULATE_FUSED", MS_SIMULATE_FUSED},
         {"SIMULATE_RESUMED", MS_SIMULATE_RESUMED},
         {"SIMULATE_KEEP_GRADIENTS", MS_SIMULATE_KEEP_GRADIENTS},
-        {"RATES_VERSION", MS_RATES_VERSION}, {"RATES_MEASURED", MS_RATES_MEASURED},
+        {"RATES_VERSION", MS_RATES_VERSION},
+        {"RATES_MEASURED", MS_RATES_MEASURED},
     };
     for (size_t i = 0; i < sizeof constants / sizeof *constants; i++)
         if (PyModule_AddIntConstant(module, constants[i].name, constants[i].value) < 0) return -1;
@@ -298,7 +303,8 @@ static int exec_module(PyObject *module) {
     if (core_add_frame(module, state) < 0 || core_add_modules(module, state) < 0) return -1;
     if (core_add_conditions(module, state) < 0 || core_add_unit(module, state) < 0 || core_add_call(module, state) < 0)
         return -1;
-    if (core_add_profile(module, state) < 0 || core_add_plan(module, state) < 0 || core_add_gpu(module, state) < 0) return -1;
+    if (core_add_profile(module, state) < 0 || core_add_plan(module, state) < 0 || core_add_gpu(module, state) < 0)
+        return -1;
     state->unpack = PyObject_GetAttrString(module, "unpack");
     return state->unpack == NULL ? -1 : 0;
 }

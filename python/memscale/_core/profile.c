@@ -79,11 +79,14 @@ static int read_trace(PyObject *tuple, ms_trace *out) {
 }
 
 PyObject *core_profile_from_traces(PyObject *module, PyObject *const *args, Py_ssize_t n_args) {
-    if (!core_check_count("profile_from_traces", n_args, 4)) return NULL;
+    if (!core_check_count("profile_from_traces", n_args, 6)) return NULL;
     ms_trace kept = {0}, lean = {0};
     ms_profile_request request = {.struct_bytes = sizeof request, .kept = &kept};
     int64_t n_sizes = 0;
     PyObject *result = NULL;
+    request.batch = PyLong_AsLongLong(args[4]);
+    request.length = PyLong_AsLongLong(args[5]);
+    if (PyErr_Occurred()) return NULL;
     const char **names = read_names(args[0], &request.n_units);
     request.unit_names = names;
     if (names == NULL || read_array(args[1], 8, (const void **)&request.unit_param_bytes, &n_sizes) < 0) goto done;
@@ -210,8 +213,9 @@ static PyObject *profile_simulate(PyObject *self, PyObject *args) {
 
 /* ---- The rest ---- */
 
-PyDoc_STRVAR(units_doc, "units($self, /)\n--\n\n"
-                        "Tuples (name, param_bytes, saved_bytes, boundary_bytes, n_rows, flags), as plan_create takes.");
+PyDoc_STRVAR(units_doc,
+             "units($self, /)\n--\n\n"
+             "Tuples (name, param_bytes, saved_bytes, boundary_bytes, n_rows, flags), as plan_create takes.");
 
 static PyObject *profile_units(PyObject *self, PyObject *Py_UNUSED(unused)) {
     ms_profile_view view = {.struct_bytes = sizeof view};
