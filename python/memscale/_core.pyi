@@ -21,6 +21,12 @@ RATES_MEASURED: int
 
 UnitRow = tuple[str, int, int, int, int, int]
 
+SIMULATE_ALLOCATOR: int
+SIMULATE_ENGINE_THREAD: int
+SIMULATE_FUSED: int
+SIMULATE_RESUMED: int
+SIMULATE_KEEP_GRADIENTS: int
+
 class MemScaleError(RuntimeError): ...
 
 class BudgetError(MemScaleError):
@@ -35,6 +41,20 @@ class Frame:
     def release(self) -> None: ...
     def held(self) -> list[Tensor]: ...
     def changed(self) -> bool: ...
+
+PackedTrace = tuple[bytes, bytes, bytes, bytes, list[str]]
+
+class Profile:
+    def simulate(
+        self, actions: bytes | None, rates: str, n_multiprocessors: int, limit_bytes: int, flags: int, /
+    ) -> dict[str, Any]: ...
+    def units(self) -> list[UnitRow]: ...
+    def to_json(self) -> str: ...
+
+def profile_from_traces(
+    names: list[str], param_bytes: bytes, kept: PackedTrace, lean: PackedTrace | None, batch: int, length: int, /
+) -> Profile: ...
+def profile_from_json(text: str, /) -> Profile: ...
 
 class ModuleState:
     def __init__(self, root: Module) -> None: ...
