@@ -1,4 +1,4 @@
-"""What a real step used: by the allocator's statistics on a GPU, by its events on the CPU. Shares nothing with profiles."""
+"""What a real step used: by the allocator's statistics on a GPU, by its events on the CPU."""
 
 from __future__ import annotations
 
