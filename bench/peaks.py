@@ -109,10 +109,10 @@ def measure(name: str, batches: tuple[int, ...], length: int) -> list[dict[str, 
         for way in ("plain", "recompute"):
             if way == "recompute":
                 recompute_blocks(model)
-            step(
-                model, torch.optim.SGD(model.parameters()), inputs[batches[0]], precision
-            )  # kernels load, units are checked
+            batch = _models.make_batch(model.config, batches[0], length, "cuda", dtype)
+            step(model, torch.optim.SGD(model.parameters()), batch, precision)  # kernels load, units are checked
             for batch_size in batches:
+                batch = _models.make_batch(model.config, batch_size, length, "cuda", dtype)
                 for kind in ("foreach", "fused"):
                     measured = measure_row(model, batch, precision, kind)
                     profiles[batch_size].fused = kind == "fused"
