@@ -159,8 +159,13 @@ def make_model(name: str, device: str = "meta", dtype: torch.dtype = torch.float
     """A model by its name or configuration file, in training mode. On the meta device it takes no memory."""
     config = make_config(name)
     model_class = _model_class(config, name)
-    with torch.device(device):
-        model: nn.Module = model_class(config)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)  # so that no copy in another type is made first
+    try:
+        with torch.device(device):
+            model: nn.Module = model_class(config)
+    finally:
+        torch.set_default_dtype(before)
     return model.to(dtype).train()
 
 

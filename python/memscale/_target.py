@@ -222,10 +222,7 @@ class Rules(TorchFunctionMode):
             n = query.size(-3) // key.size(-3)
             key, value = key.repeat_interleave(n, -3), value.repeat_interleave(n, -3)
         scores = torch.matmul(query, (key * root).transpose(-2, -1))
-        if mask is None:
-            scores = torch.softmax(scores, -1)
-        else:
-            scores = torch._safe_softmax(scores.add_(mask), -1)
+        scores = torch._safe_softmax(scores if mask is None else scores.add_(mask), -1)
         if dropout > 0:
             scores = (
                 _dropout(torch.dropout, scores, dropout, True)

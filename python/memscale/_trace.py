@@ -334,8 +334,9 @@ class Tracer:
                 around = contextlib.nullcontext() if wanted is None else torch.autocast(kind, wanted)
                 self._run(recorder, around, args, kwargs, loss_of)
                 recorder.device_types = {"meta"}  # an optimizer's step depends on shapes alone
+                twins = self._twins_with_gradients(recorder, parameters)
                 with recorder:
-                    self._optimize(recorder, maker, self._twins_with_gradients(recorder, parameters))
+                    self._optimize(recorder, maker, twins)
                     recorder.stop()
         finally:
             for p, gradient in zip(parameters, gradients):

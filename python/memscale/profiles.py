@@ -19,7 +19,7 @@ from torch import nn
 from . import _core, _devices, _optimizers
 from ._devices import Device
 from ._target import Target
-from ._trace import Trace, Tracer
+from ._trace import BACKWARD, FORWARD, Trace, Tracer
 from ._values import UnknownValueError
 from .config import Config
 from .errors import MemScaleError
@@ -52,12 +52,16 @@ class UnitProfile:
         param_bytes: parameters at and below it.
         saved_bytes: what it keeps for backward when nothing is done.
         boundary_bytes: what must stay to compute it again.
+        forward, backward: what it does there: ``flops``, ``bytes`` read and written, ``n_ops``, ``n_kernels``,
+            ``n_random`` and ``working_bytes``, the most that is allocated within it.
     """
 
     name: str
     param_bytes: int
     saved_bytes: int
     boundary_bytes: int
+    forward: Mapping[str, int] = dataclasses.field(repr=False)
+    backward: Mapping[str, int] = dataclasses.field(repr=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,7 +125,10 @@ class Profile:
         self.fused = fused
         self.why_empirical = why_empirical
         self.source = "empirical" if why_empirical else "static"
-        self.units = tuple(UnitProfile(*row[:4]) for row in core.units())
+        self.units = tuple(
+            UnitProfile(*row[:4], *(MappingProxyType(core.costs(i, phase)) for phase in (FORWARD, BACKWARD)))
+            for i, row in enumerate(core.units())
+        )
         self._unoptimized: Simulation | None = None
 
     @property
