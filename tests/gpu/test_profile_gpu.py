@@ -10,7 +10,7 @@ import zoo
 from memscale import _optimizers, _trace, profiles
 from memscale._target import Target
 
-# Not T5: attention without a fused kernel adds its mask out of place while a mode watches. Llama's in fp32 is such, too.
+# Not T5, nor Llama in fp32: attention without a fused kernel adds its mask out of place while a mode watches.
 NAMES = ["gpt2", "bert", "vit", "albert", "whisper", "encoder", "mlp"]
 CASES = [(name, precision) for name in NAMES for precision in ("fp32", "bf16")] + [("llama", "bf16")]
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16}
