@@ -297,6 +297,7 @@ class Tracer:
         *,
         recompute: bool = False,
         use_cache: bool = False,
+        evaluation: bool = False,
     ) -> Trace:
         """A step on the meta device. With recompute units are computed again in backward, by training's own code."""
         trace = Trace()
@@ -304,9 +305,12 @@ class Tracer:
         with self._prepared(recorder, lambda: Rules(self.target), use_cache):
             twins = self._to_meta(recorder)
             args, kwargs = self._inputs_to_meta(recorder, args, kwargs)
-            self._run(recorder, Rules(self.target), args, kwargs, loss_of)
+            run = self._evaluate if evaluation else self._run
+            run(recorder, Rules(self.target), args, kwargs, loss_of)
             with recorder:
-                self._optimize(recorder, maker, {id(p): t for p, t in twins if isinstance(t, nn.Parameter)})
+                self._optimize(
+                    recorder, None if evaluation else maker, {id(p): t for p, t in twins if isinstance(t, nn.Parameter)}
+                )
                 recorder.stop()  # before anything that stays between steps dies
         return trace
 
@@ -319,6 +323,7 @@ class Tracer:
         *,
         recompute: bool = False,
         use_cache: bool = False,
+        evaluation: bool = False,
     ) -> Trace:
         """A step in earnest. Parameters, buffers, gradients, optimizer and random numbers are as before afterwards."""
         parameters = list(self.model.parameters())
@@ -332,11 +337,12 @@ class Tracer:
             with self._prepared(recorder, contextlib.nullcontext, use_cache):
                 self._count_real(recorder, args, kwargs)
                 around = contextlib.nullcontext() if wanted is None else torch.autocast(kind, wanted)
-                self._run(recorder, around, args, kwargs, loss_of)
+                run = self._evaluate if evaluation else self._run
+                run(recorder, around, args, kwargs, loss_of)
                 recorder.device_types = {"meta"}  # an optimizer's step depends on shapes alone
                 twins = self._twins_with_gradients(recorder, parameters)
                 with recorder:
-                    self._optimize(recorder, maker, twins)
+                    self._optimize(recorder, None if evaluation else maker, twins)
                     recorder.stop()
         finally:
             for p, gradient in zip(parameters, gradients):
@@ -378,6 +384,13 @@ class Tracer:
             finally:
                 recorder.in_backward = False
             del loss
+
+    def _evaluate(self, recorder: _Recorder, around: Any, args: Any, kwargs: Any, loss_of: Any) -> None:
+        with recorder, torch.no_grad():
+            recorder.phase(FORWARD)
+            with around:
+                output = self.model(*args, **kwargs)
+            del output
 
     def _optimize(self, recorder: _Recorder, maker: Maker | None, twins: dict[int, nn.Parameter]) -> None:
         made = None if maker is None else maker(twins)

@@ -264,6 +264,7 @@ def profile(
     loss: Callable[[Any], torch.Tensor] | None = None,
     precision: str | None = None,
     device: str | torch.device | None = None,
+    evaluation: bool = False,
 ) -> Profile:
     """Trace one training step of a model without running it.
 
@@ -278,6 +279,7 @@ def profile(
             converted); None: as the model is, with the autocast that is on now.
         device: ``"cuda"``, ``"cpu"``, or the name of a GPU (``"rtx3090"``) which need not be here; None: where the
             model is.
+        evaluation: a forward without gradients in place of a training step.
 
     Raises:
         MemScaleError: neither way works; the text says why.
@@ -294,12 +296,12 @@ def profile(
     cores = None
     if not why:
         try:
-            cores = _profile_with(tracer, tracer.static, arguments)
+            cores = _profile_with(tracer, tracer.static, arguments, evaluation)
         except Exception as error:
             why = f"{type(error).__name__}: {error}" if not isinstance(error, UnknownValueError) else str(error)
             _check_fallback(model, settings, place, dtype, why, error)
     if cores is None:
-        cores = _profile_with(tracer, tracer.empirical, arguments)
+        cores = _profile_with(tracer, tracer.empirical, arguments, evaluation)
     return Profile(*cores, place, fused=_optimizers.is_fused(optimizer), why_empirical=why)
 
 
@@ -312,6 +314,7 @@ def predict(
     loss: Callable[[Any], torch.Tensor] | None = None,
     precision: str | None = None,
     device: str | torch.device | None = None,
+    evaluation: bool = False,
     recompute: Collection[str] | str = (),
 ) -> Prediction:
     """Say what a training step will take, before anything runs. Arguments are those of :func:`profile`.
@@ -319,7 +322,9 @@ def predict(
     Args:
         recompute: predict it with these units recomputed; ``"all"``, ``"blocks"`` or names.
     """
-    known = profile(model, sample_input, optimizer, config, loss=loss, precision=precision, device=device)
+    known = profile(
+        model, sample_input, optimizer, config, loss=loss, precision=precision, device=device, evaluation=evaluation
+    )
     return predict_profile(known, config, recompute)
 
 
@@ -360,7 +365,7 @@ def _precision(precision: str | None, place: Device) -> tuple[torch.dtype | None
 
 
 def _profile_with(
-    tracer: Tracer, trace: Callable[..., Trace], arguments: tuple[Any, ...]
+    tracer: Tracer, trace: Callable[..., Trace], arguments: tuple[Any, ...], evaluation: bool
 ) -> tuple[_core.Profile, _core.Profile]:
     """The step with units kept or recomputed, and the step as it is without MemScale."""
     names, sizes = list(tracer.units), tracer.param_bytes()
@@ -372,6 +377,9 @@ def _profile_with(
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it is not the user's step: what it warns of will be said when that runs
+        if evaluation:
+            core = make(trace(*arguments, use_cache=True, evaluation=True), None)
+            return core, core
         kept = trace(*arguments)
         try:
             core = make(kept, trace(*arguments, recompute=True))
