@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from . import _core, _use_cache
 from ._attach import Attachment, touched_modules
 from ._memory import tensor_bytes
+from ._shapes import ShapeCache
 from ._target import Rules, Target
 from ._units import find_units
 from ._values import Values
@@ -59,13 +60,16 @@ class Trace:
 class _Recorder(TorchDispatchMode):
     """Writes operations and storages into a trace."""
 
-    def __init__(self, trace: Trace, device_type: str, recompute: bool, unrepeatable: set[int]) -> None:
+    def __init__(
+        self, trace: Trace, device_type: str, recompute: bool, unrepeatable: set[int], shapes: ShapeCache | None = None
+    ) -> None:
         super().__init__()
         self.trace = trace
         self.unrepeatable = unrepeatable  # units that cannot be computed again
         self.device_types = {device_type}
         self.recompute = recompute
         self.values = Values()
+        self._shapes = shapes
         self.unit = -1
         self.in_backward = False
         self._repeating = False
@@ -117,7 +121,7 @@ class _Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self.values.asks(func):
             return self.values.answer(func, args)
-        output = func(*args, **(kwargs or {}))
+        output = self._shapes.run(func, args, kwargs or {}) if self._shapes else func(*args, **(kwargs or {}))
         self.values.note(func, args, kwargs, output)
         if func is not _DETACH:  # autograd's own, which hooks on saved tensors change
             self._record(func, args, kwargs, output)
@@ -273,6 +277,7 @@ class Tracer:
         self.target = target
         self.units = find_units(model)
         self.unrepeatable: set[int] = set()  # indices of units that turned out not to be repeatable
+        self._shapes = ShapeCache()
 
     @property
     def caches(self) -> bool:
@@ -301,7 +306,7 @@ class Tracer:
     ) -> Trace:
         """A step on the meta device. With recompute units are computed again in backward, by training's own code."""
         trace = Trace()
-        recorder = _Recorder(trace, "meta", recompute, self.unrepeatable)
+        recorder = _Recorder(trace, "meta", recompute, self.unrepeatable, self._shapes)
         with self._prepared(recorder, lambda: Rules(self.target), use_cache):
             twins = self._to_meta(recorder)
             args, kwargs = self._inputs_to_meta(recorder, args, kwargs)
