@@ -37,7 +37,7 @@ SURFACE = {
     "profile": "(model: 'nn.Module', sample_input: 'Any', optimizer: 'torch.optim.Optimizer | None' = None, "
     "config: 'Config | None' = None, *, loss: 'Callable[[Any], torch.Tensor] | None' = None, "
     "precision: 'str | None' = None, device: 'str | torch.device | None' = None, "
-    "evaluation: 'bool' = False) -> 'Profile'",
+    "evaluation: 'bool' = False, shapes: 'bool' = False) -> 'Profile'",
     "wrap": "(target: 'Target', config: 'Config | None' = None, sample_input: 'Any' = None, "
     "async_offload: 'bool | None' = None, async_config: 'AsyncOffloadConfig | None' = None, "
     "plan: 'Plan | None' = None) -> 'Target'",
