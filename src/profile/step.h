@@ -7,8 +7,12 @@
  *
  * What always holds
  *   - A step is never changed after it was made. Indices were checked when it was made: whoever walks it need not.
- *   - Within a variant of a segment events are in the order of the step. A key is released in the same segment in both
- *     variants, or it is loose, or it is never released.
+ *   - Within a variant of a segment events are in the order of the step. A variant allocates a key at most once, and
+ *     releases it at most once, behind that. A key is released in the same segment in both variants, or it is loose, or
+ *     it is never released.
+ *   - Keys are numbered in the order in which they are first allocated, the lean variant before the kept one.
+ *   - Numbers are sizes (ms__size_in_range), and so are these sums: the bytes of all keys, in blocks of 512; operations
+ *     and bytes of all costs, each time that they occur. There are at most MS__STEP_MAX_EVENTS events.
  */
 #ifndef MS_PROFILE_STEP_H
 #define MS_PROFILE_STEP_H
@@ -17,6 +21,8 @@
 #include "../common/json.h"
 #include "../common/status.h"
 #include "ops.h"
+
+#define MS__STEP_MAX_EVENTS ((uint32_t)1 << 22)
 
 enum { MS__KEPT, MS__LEAN, MS__N_VARIANTS };
 
@@ -75,6 +81,9 @@ typedef struct ms__step {
     uint32_t n_numbers, n_keys, n_events, n_costs, n_scratches, n_segments, n_loose, n_units;
     bool has_lean;
 } ms__step;
+
+/* Find the loose keys of a step that is whole but for them, and check its sums. Errors: MS_E_LIMIT, MS_E_NO_MEMORY. */
+ms_status ms__step_finish(ms__arena *arena, ms__step *step);
 
 /* From the trace of a step with all units kept, and one with all of them lean or NULL. What it holds belongs to the
  * arena. Errors: MS_E_INVALID (a trace is malformed), MS_E_MISMATCH (the two are not of the same step), MS_E_LIMIT,
