@@ -71,8 +71,8 @@ static ms_status check_ops(const ms_trace *trace) {
     }
     for (int64_t i = 0; i < trace->n_operands; i++) {
         const ms_trace_operand *t = &trace->operands[i];
-        if (t->storage < -1 || t->storage >= trace->n_storages || t->element_bytes < 0 || t->element_bytes > 64 ||
-            t->n_dims < 0)
+        if (t->storage < -1 || t->storage >= trace->n_storages || t->element_bytes < 0 ||
+            t->element_bytes > MS__MAX_ELEMENT_BYTES || t->n_dims < 0)
             return ms__fail(MS_E_INVALID, "operand %lld of a trace is out of range", (long long)i);
     }
     return MS_OK;

@@ -23,6 +23,7 @@
 #include "ops.h"
 
 #define MS__STEP_MAX_EVENTS ((uint32_t)1 << 22)
+#define MS__MAX_ELEMENT_BYTES 64
 
 enum { MS__KEPT, MS__LEAN, MS__N_VARIANTS };
 
@@ -69,7 +70,8 @@ enum { MS__TERM_1, MS__TERM_B, MS__TERM_T, MS__TERM_BT, MS__TERM_TT, MS__TERM_BT
 
 typedef struct ms__step {
     int64_t *numbers;      /* sizes and costs at this shape, each once */
-    int64_t *coefficients; /* MS__N_TERMS for each number, over `denominator`; NULL: only this shape is known */
+    int64_t *coefficients; /* MS__N_TERMS for each number, over `denominator`; NULL: only this shape is known. Within
+                            * the range of sizes, or less than 0 by no more */
     int64_t denominator;
     int64_t batch, length; /* this shape; 0: not said */
     ms__step_key *keys;

@@ -75,6 +75,7 @@ static ms_status check_sums(const ms__step *step) {
 
 ms_status ms__step_finish(ms__arena *arena, ms__step *step) {
     ms__arena scratch = {0};
+    if (step->n_units > MS__STEP_MAX_EVENTS) return ms__fail(MS_E_LIMIT, "a step with too many units");
     ms_status status = check_sums(step);
     if (status == MS_OK) status = find_loose(arena, &scratch, step);
     ms__arena_free(&scratch);
