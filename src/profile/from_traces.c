@@ -46,11 +46,8 @@ static void count_segment(tally *t, int32_t index, int variant) {
 }
 
 static void count(tally *t) {
-    const ms__step *step = t->step;
-    for (int v = 0; v < (step->has_lean ? MS__N_VARIANTS : 1); v++) {
-        for (uint32_t i = 0; i < step->n_segments; i++) count_segment(t, (int32_t)i, v);
-        for (uint32_t i = 0; i < step->n_loose; i++) count_release(t, step->loose[i].key, step->loose[i].segment[v], v);
-    }
+    for (int v = 0; v < (t->step->has_lean ? MS__N_VARIANTS : 1); v++)
+        for (uint32_t i = 0; i < t->step->n_segments; i++) count_segment(t, (int32_t)i, v);
 }
 
 static void describe_units(const tally *t, const ms_profile_request *request) {

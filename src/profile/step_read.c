@@ -93,7 +93,7 @@ static ms_status read_table(reader *r, const ms__json *object, const char *key, 
 static ms_status read_costs(reader *r, const ms__json *object) {
     ms__step *step = &r->step;
     int64_t number = (int64_t)step->n_numbers - 1, *v;
-    const int64_t max[] = {number, number, MS__MAX_ELEMENT_BYTES, MS__OP_VIEW | MS__OP_MATRIX};
+    const int64_t max[] = {number, number, MS__MAX_ELEMENT_BYTES, MS__OP_ALL};
     ms_status status = read_table(r, object, "costs", 4, max, &v, &step->n_costs);
     if (status != MS_OK) return status;
     step->costs = ms__arena_array(r->arena, step->n_costs, sizeof *step->costs);
