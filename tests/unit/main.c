@@ -26,6 +26,8 @@
     X(rates)                                                                                                           \
     X(units)                                                                                                           \
     X(profile)                                                                                                         \
+    X(ops)                                                                                                             \
+    X(step)                                                                                                            \
     X(allocator)                                                                                                       \
     X(plan)                                                                                                            \
     X(plan_json)
