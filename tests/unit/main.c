@@ -29,6 +29,7 @@
     X(ops)                                                                                                             \
     X(step)                                                                                                            \
     X(allocator)                                                                                                       \
+    X(sim)                                                                                                             \
     X(plan)                                                                                                            \
     X(plan_json)
 
