@@ -28,6 +28,7 @@
     X(profile)                                                                                                         \
     X(ops)                                                                                                             \
     X(step)                                                                                                            \
+    X(step_json)                                                                                                       \
     X(allocator)                                                                                                       \
     X(sim)                                                                                                             \
     X(plan)                                                                                                            \
