@@ -56,20 +56,24 @@ static ms_status check_sums(const ms__step *step) {
     return MS_OK;
 }
 
+static ms_status fill(ms_profile *profile, const ms_profile *from, const ms__step *step, ms__arena *scratch) {
+    profile->step = ms__arena_alloc(&profile->arena, sizeof *profile->step);
+    ms_unit *units = ms__arena_array(scratch, (size_t)from->n_units, sizeof *units);
+    if (profile->step == NULL || units == NULL) return MS_E_NO_MEMORY;
+    ms_status status = copy_step(&profile->arena, step, profile->step);
+    if (status == MS_OK) status = check_sums(profile->step);
+    if (status != MS_OK) return status;
+    for (int64_t i = 0; i < from->n_units; i++)
+        units[i] = (ms_unit){.name = from->units[i].name, .param_bytes = from->units[i].param_bytes};
+    return ms__profile_tally(profile, units, from->n_units);
+}
+
 ms_status ms__profile_with_step(const ms_profile *from, const ms__step *step, ms_profile **out) {
     ms_profile *profile = calloc(1, sizeof *profile);
     if (profile == NULL) return ms__fail_memory(sizeof *profile);
-    profile->step = ms__arena_alloc(&profile->arena, sizeof *profile->step);
-    ms_unit *units = calloc((size_t)from->n_units + 1, sizeof *units);
-    ms_status status = MS_OK;
-    if (units == NULL) status = ms__fail_memory((size_t)from->n_units * sizeof *units);
-    if (status == MS_OK && profile->step == NULL) status = MS_E_NO_MEMORY;
-    if (status == MS_OK) status = copy_step(&profile->arena, step, profile->step);
-    if (status == MS_OK) status = check_sums(profile->step);
-    for (int64_t i = 0; i < from->n_units && status == MS_OK; i++)
-        units[i] = (ms_unit){.name = from->units[i].name, .param_bytes = from->units[i].param_bytes};
-    if (status == MS_OK) status = ms__profile_tally(profile, units, from->n_units);
-    free(units);
+    ms__arena scratch = {0};
+    ms_status status = fill(profile, from, step, &scratch);
+    ms__arena_free(&scratch);
     if (status != MS_OK) {
         ms_profile_destroy(profile);
         return status;

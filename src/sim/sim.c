@@ -13,6 +13,7 @@
 #include "../common/arena.h"
 #include "../profile/profile.h"
 #include "allocator.h"
+#include "roofline.h"
 
 #define ROUND_BYTES 512
 #define N_STEPS 3
@@ -112,22 +113,12 @@ static ms_status take_workspace(player *p, const ms__segment *segment, int64_t i
 
 /* ---- Time ---- */
 
-static int64_t rate_of(const ms_rates *rates, uint32_t element_bytes) {
-    int64_t narrow = rates->bf16_gflops > 0 ? rates->bf16_gflops : rates->fp16_gflops;
-    int64_t rate = element_bytes <= 2 && narrow > 0 ? narrow : rates->fp32_gflops;
-    return rate > 0 ? rate : 1;
-}
-
 static void run_op(player *p, const ms__step_cost *cost) {
     const ms_rates *rates = p->request->rates;
     p->n_ops++;
     p->now.host_ns += rates->dispatch_ns;
     if (cost->flags & MS__OP_VIEW) return;
-    int64_t arithmetic = p->step->numbers[cost->flops] / rate_of(rates, cost->element_bytes);
-    int64_t bandwidth = rates->memory_mb_per_s > 0 ? rates->memory_mb_per_s : 1;
-    int64_t bytes = p->step->numbers[cost->bytes];
-    int64_t traffic = bytes > INT64_MAX / 1000 ? INT64_MAX / 1000 : bytes * 1000 / bandwidth;
-    int64_t busy = rates->launch_ns + (arithmetic > traffic ? arithmetic : traffic);
+    int64_t busy = ms__op_busy_ns(rates, p->step, cost);
     if (!on_gpu(p)) {
         p->now.host_ns += busy;
         return;

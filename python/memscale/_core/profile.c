@@ -257,6 +257,34 @@ static PyObject *profile_simulate(PyObject *self, PyObject *args) {
     return result;
 }
 
+PyDoc_STRVAR(frontier_doc, "frontier($self, unit, rates, /)\n--\n\n"
+                           "What a unit could keep for its backward: tuples (keeps, kept_bytes, recompute_ns, "
+                           "saved_ns). rates: JSON text.");
+
+static PyObject *profile_frontier(PyObject *self, PyObject *args) {
+    const char *text;
+    Py_ssize_t n_text;
+    long long unit;
+    ms_rates rates = {.struct_bytes = sizeof rates};
+    ms_frontier_point points[MS_FRONTIER_MAX_POINTS];
+    int64_t n = 0;
+    if (!PyArg_ParseTuple(args, "Ls#:frontier", &unit, &text, &n_text)) return NULL;
+    ms_status status = ms_rates_from_json(text, (size_t)n_text, &rates);
+    if (status == MS_OK)
+        status =
+            ms_profile_frontier(((ProfileObject *)self)->profile, unit, &rates, points, MS_FRONTIER_MAX_POINTS, &n);
+    if (status != MS_OK) return core_raise(core_state_of_type(Py_TYPE(self)), status);
+    PyObject *list = PyList_New(0);
+    for (int64_t i = 0; list != NULL && i < n; i++) {
+        const ms_frontier_point *p = &points[i];
+        PyObject *row = Py_BuildValue("(ILLL)", (unsigned int)p->keeps, (long long)p->kept_bytes,
+                                      (long long)p->recompute_ns, (long long)p->saved_ns);
+        if (row == NULL || PyList_Append(list, row) < 0) Py_CLEAR(list);
+        Py_XDECREF(row);
+    }
+    return list;
+}
+
 /* ---- The rest ---- */
 
 PyDoc_STRVAR(units_doc,
@@ -295,6 +323,7 @@ static void profile_dealloc(PyObject *self) {
 
 static PyMethodDef profile_methods[] = {
     {"at", profile_at, METH_VARARGS, at_doc},
+    {"frontier", profile_frontier, METH_VARARGS, frontier_doc},
     {"simulate", profile_simulate, METH_VARARGS, simulate_doc},
     {"units", profile_units, METH_NOARGS, units_doc},
     {"to_json", profile_to_json, METH_NOARGS, to_json_doc},
