@@ -148,7 +148,7 @@ static bool fill_weights(const equations *s, ms__solver *out) {
     for (int k = 0; k < MS__N_TERMS; k++) {
         ms__wide divisor;
         if (s->pivot[k] < 0) continue;
-        if (!divisor_of(s, k, &divisor)) return false;
+        if (!divisor_of(s, k, &divisor) || divisor == 0) return false;
         const row *r = &s->rows[s->pivot[k]];
         for (int64_t i = 0; i < s->n_rows; i++)
             if (!multiply(r->a[MS__N_TERMS + i], out->denominator / divisor, &out->weights[k][i])) return false;

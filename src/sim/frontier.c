@@ -135,9 +135,9 @@ static ms_status check_arguments(const ms_profile *profile, int64_t unit, const 
 ms_status ms_profile_frontier(const ms_profile *profile, int64_t unit, const ms_rates *rates, ms_frontier_point *out,
                               int64_t capacity, int64_t *out_n) {
     ms_frontier_point points[MS_FRONTIER_MAX_POINTS];
+    if (out == NULL || out_n == NULL)
+        return ms__fail(MS_E_INVALID, "ms_profile_frontier: there is nowhere to write to");
     ms_status status = check_arguments(profile, unit, rates);
-    if (status == MS_OK && (out_n == NULL || capacity < 0 || (out == NULL && capacity > 0)))
-        status = ms__fail(MS_E_INVALID, "ms_profile_frontier: there is nowhere to write");
     if (status != MS_OK) return status;
     ledger l = {.step = profile->step, .rates = rates};
     for (uint32_t i = 0; i < l.step->n_segments; i++)
