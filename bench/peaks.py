@@ -1,18 +1,20 @@
-"""Measured peaks of training steps: what predictions are held to.
+"""Peaks of training steps, predicted and measured.
 
-    python bench/peaks.py --out FILE [--only NAME] [--traces FOLDER]
+    python bench/peaks.py --out FILE.json [--table FILE.md] [--only NAME]      needs a GPU
+    python bench/peaks.py --from FILE.json --table FILE.md                     the table of an earlier run
 
-For each model, precision, way (plain, every block recomputed), optimizer and batch: the allocator's peaks of the first
-and of a steady step. With --traces also every allocation and release of one steady step.
+For each model, precision, way (plain, every block recomputed), optimizer and batch: what memscale.profile says before
+the step, and the peaks of torch's allocator for the first and for a steady step.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
-import gzip
 import json
 import os
+import platform
+import statistics
 import sys
 import time
 from pathlib import Path
@@ -21,6 +23,7 @@ from typing import Any
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import torch
+import transformers
 
 import memscale
 from memscale import _models
@@ -66,46 +69,54 @@ def forget() -> None:
     torch.cuda.reset_peak_memory_stats()
 
 
-def events_of(run: Any, *arguments: Any) -> list[tuple[int, int, int]]:
-    """(1 allocated or -1 freed, address, bytes) in order, while it runs with these arguments."""
-    torch.cuda.memory._record_memory_history(context=None, max_entries=400000)
-    run(*arguments)
+def predict(model: Any, batch: dict[str, torch.Tensor], precision: str) -> memscale.Profile:
+    """The profile of a step, before anything runs."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, foreach=True)
+    return memscale.profile(model, batch, optimizer, precision="bf16" if precision == "bf16 autocast" else None)
+
+
+def measure_row(model: Any, batch: dict[str, torch.Tensor], precision: str, kind: str) -> dict[str, int]:
+    """The allocator's peaks of a first, and of a steady step."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, **{kind: True})
+    forget()
+    step(model, optimizer, batch, precision)
+    first = torch.cuda.max_memory_allocated()
+    step(model, optimizer, batch, precision)
+    torch.cuda.reset_peak_memory_stats()
+    step(model, optimizer, batch, precision)
     torch.cuda.synchronize()
-    snapshot = torch.cuda.memory._snapshot()
-    torch.cuda.memory._record_memory_history(enabled=None)
-    kinds = {"alloc": 1, "free_completed": -1}
-    found = [(kinds[e["action"]], e["addr"], e["size"]) for e in snapshot["device_traces"][0] if e["action"] in kinds]
-    return found
+    row = {
+        "first_peak_bytes": first,
+        "peak_bytes": torch.cuda.max_memory_allocated(),
+        "reserved_bytes": torch.cuda.max_memory_reserved(),
+    }
+    del optimizer
+    model.zero_grad()
+    return row
 
 
-def measure(name: str, batches: tuple[int, ...], length: int, traces: Path | None) -> list[dict[str, Any]]:
+def measure(name: str, batches: tuple[int, ...], length: int) -> list[dict[str, Any]]:
     rows = []
     for precision in PRECISIONS:
         dtype = torch.bfloat16 if precision == "pure bf16" else torch.float32
+        forget()
+        torch.manual_seed(0)
+        model: Any = _models.make_model(name, "cuda", dtype)
+        started = time.perf_counter()
+        samples = {b: _models.make_batch(model.config, b, length, "meta", dtype) for b in batches}
+        profiles = {b: predict(model, samples[b], precision) for b in batches}
+        seconds = (time.perf_counter() - started) / len(batches)
         for way in ("plain", "recompute"):
-            torch.manual_seed(0)
-            model: Any = _models.make_model(name, "cuda", dtype)
             if way == "recompute":
                 recompute_blocks(model)
+            batch = _models.make_batch(model.config, batches[0], length, "cuda", dtype)
+            step(model, torch.optim.SGD(model.parameters()), batch, precision)  # kernels load, units are checked
             for batch_size in batches:
                 batch = _models.make_batch(model.config, batch_size, length, "cuda", dtype)
                 for kind in ("foreach", "fused"):
-                    options = {kind: True}
-                    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, **options)
-                    if rows == [] or way == "recompute":
-                        step(model, optimizer, batch, precision)  # units are checked, kernels loaded
-                        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, **options)
-                    forget()
-                    base = torch.cuda.memory_allocated()
-                    start = time.perf_counter()
-                    step(model, optimizer, batch, precision)
-                    first = torch.cuda.max_memory_allocated()
-                    torch.cuda.reset_peak_memory_stats()
-                    reserved_first = torch.cuda.memory_reserved()
-                    step(model, optimizer, batch, precision)
-                    torch.cuda.reset_peak_memory_stats()
-                    step(model, optimizer, batch, precision)
-                    torch.cuda.synchronize()
+                    measured = measure_row(model, batch, precision, kind)
+                    profiles[batch_size].fused = kind == "fused"
+                    said = profiles[batch_size].simulate("blocks" if way == "recompute" else ())
                     row = {
                         "model": name,
                         "batch": batch_size,
@@ -113,45 +124,86 @@ def measure(name: str, batches: tuple[int, ...], length: int, traces: Path | Non
                         "precision": precision,
                         "way": way,
                         "optimizer": kind,
-                        "before_bytes": base,
-                        "first_peak_bytes": first,
-                        "peak_bytes": torch.cuda.max_memory_allocated(),
-                        "between_bytes": torch.cuda.memory_allocated(),
-                        "first_reserved_bytes": reserved_first,
-                        "reserved_bytes": torch.cuda.max_memory_reserved(),
-                        "seconds": round(time.perf_counter() - start, 3),
+                        **measured,
+                        "predicted_first_peak_bytes": said.first_peak_bytes,
+                        "predicted_peak_bytes": said.steady_peak_bytes,
+                        "predicted_reserved_bytes": said.reserved_bytes,
+                        "held_out": batch_size != batches[0],
+                        "profile_seconds": round(seconds, 2),
                     }
                     rows.append(row)
-                    print(json.dumps(row), flush=True)
-                    if traces is not None and batch_size == batches[0] and kind == "foreach":
-                        events = events_of(step, model, optimizer, batch, precision)
-                        path = traces / f"{name}-{precision.replace(' ', '_')}-{way}.json.gz"
-                        path.write_bytes(gzip.compress(json.dumps(events).encode()))
-                    del optimizer
-                    model.zero_grad()
-            if way == "recompute":
-                memscale.detach(model)
-            del model
-            gc.collect()
+                    print(json.dumps(row), file=sys.stderr, flush=True)
+        memscale.detach(model)
+        del model, batch, profiles
+        gc.collect()
     return rows
+
+
+def error(row: dict[str, Any], what: str) -> float:
+    return float(row[f"predicted_{what}"] / row[what] - 1)
+
+
+def summary(rows: list[dict[str, Any]]) -> str:
+    lines = []
+    for what in ("peak_bytes", "first_peak_bytes", "reserved_bytes"):
+        errors = [100 * error(row, what) for row in rows]
+        sizes = [abs(e) for e in errors]
+        lines.append(
+            f"* {what}: median error {statistics.median(sizes):.2f} %, largest {max(sizes):.2f} %, "
+            f"lowest {min(errors):+.2f} %, highest {max(errors):+.2f} % ({len(rows)} rows)"
+        )
+    return "\n".join(lines)
+
+
+def table(rows: list[dict[str, Any]], conditions: dict[str, str]) -> str:
+    lines = [json.dumps(conditions), "", summary(rows), ""]
+    lines += ["| model | batch x length | precision | way | AdamW | predicted | measured | error | reserved | error |"]
+    lines += ["|---|---|---|---|---|---|---|---|---|---|"]
+    for row in rows:
+        shape = f"{row['batch']}x{row['length']}" if row["length"] else str(row["batch"])
+        lines.append(
+            f"| {row['model']} | {shape} | {row['precision']} | {row['way']} | {row['optimizer']} "
+            f"| {row['predicted_peak_bytes'] / 1e6:.1f} | {row['peak_bytes'] / 1e6:.1f} "
+            f"| {100 * error(row, 'peak_bytes'):+.2f} % | {row['reserved_bytes'] / 1e6:.1f} "
+            f"| {100 * error(row, 'reserved_bytes'):+.2f} % |"
+        )
+    return "\n".join(lines) + "\n"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", required=True, help="the rows, as JSON")
+    parser.add_argument("--out", type=Path, help="write the rows, as JSON")
+    parser.add_argument("--table", type=Path, help="write them as a table")
+    parser.add_argument("--from", dest="source", type=Path, help="rows of an earlier run")
     parser.add_argument("--only", help="one model")
-    parser.add_argument("--traces", help="a folder for the allocations of single steps")
     options = parser.parse_args()
-    if not torch.cuda.is_available():
+    if options.source:
+        found = json.loads(options.source.read_text())
+    elif not torch.cuda.is_available():
         print("this needs a GPU", file=sys.stderr)
         return 1
-    traces = Path(options.traces) if options.traces else None
-    rows: list[dict[str, Any]] = []
-    for name, batches, length in CASES:
-        if options.only in (None, name):
-            rows += measure(name, batches, length, traces)
-            Path(options.out).write_text(json.dumps({"rows": rows}, indent=0))
+    else:
+        transformers.logging.set_verbosity_error()
+        found = {"conditions": conditions(), "rows": []}
+        for name, batches, length in CASES:
+            if options.only in (None, name):
+                found["rows"] += measure(name, batches, length)
+                if options.out:
+                    options.out.write_text(json.dumps(found, indent=0))
+    print(summary(found["rows"]))
+    if options.table:
+        options.table.write_text(table(found["rows"], found["conditions"]))
     return 0
+
+
+def conditions() -> dict[str, str]:
+    return {
+        "device": torch.cuda.get_device_name(0),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "python": platform.python_version(),
+        "memscale": memscale.__version__,
+    }
 
 
 if __name__ == "__main__":

@@ -456,6 +456,21 @@ MS_API void ms_profile_destroy(ms_profile *profile);
 /* What is in it. `out->struct_bytes` must be set. Errors: MS_E_INVALID. */
 MS_API ms_status ms_profile_get(const ms_profile *profile, ms_profile_view *out);
 
+/* What a unit does in one phase of the step, all units kept. */
+typedef struct ms_unit_costs {
+    uint64_t struct_bytes;
+    int64_t flops;         /* of matrix products, convolutions and attention */
+    int64_t bytes;         /* read and written */
+    int64_t n_ops;         /* operations that the host dispatches */
+    int64_t n_kernels;     /* of them, those that compute: views do not */
+    int64_t n_random;      /* of them, those that draw random numbers */
+    int64_t working_bytes; /* the most that is allocated within it above what was there when it began */
+} ms_unit_costs;
+
+/* The costs of a unit, or of everything between units (-1), in a phase (enum ms_phase). `out->struct_bytes` must be
+ * set. Any thread. Errors: MS_E_INVALID (out of range, or a profile without a step). */
+MS_API ms_status ms_profile_get_costs(const ms_profile *profile, int64_t unit, int32_t phase, ms_unit_costs *out);
+
 /* The profile as JSON text, versioned. `*out_text` is owned, ms_free. Errors: MS_E_INVALID, MS_E_NO_MEMORY. */
 MS_API ms_status ms_profile_to_json(const ms_profile *profile, char **out_text);
 

@@ -11,9 +11,11 @@ require_torch()
 
 from . import _core  # noqa: E402
 from ._calibrate import calibrate  # noqa: E402
+from ._measure import Measurement, measure_peak  # noqa: E402
 from .api import detach, optimize, wrap  # noqa: E402
 from .config import AsyncOffloadConfig, Config, OptimizationMode  # noqa: E402
 from .errors import BudgetError, MemScaleError, MemScaleWarning  # noqa: E402
+from .profiles import Prediction, Profile, predict, profile  # noqa: E402
 
 __version__: str = _core.version
 
@@ -21,12 +23,18 @@ __all__ = [
     "AsyncOffloadConfig",
     "BudgetError",
     "Config",
+    "Measurement",
     "MemScaleError",
     "MemScaleWarning",
     "OptimizationMode",
+    "Prediction",
+    "Profile",
     "__version__",
     "calibrate",
     "detach",
+    "measure_peak",
     "optimize",
+    "predict",
+    "profile",
     "wrap",
 ]

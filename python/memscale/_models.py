@@ -159,8 +159,13 @@ def make_model(name: str, device: str = "meta", dtype: torch.dtype = torch.float
     """A model by its name or configuration file, in training mode. On the meta device it takes no memory."""
     config = make_config(name)
     model_class = _model_class(config, name)
-    with torch.device(device):
-        model: nn.Module = model_class(config)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)  # so that no copy in another type is made first
+    try:
+        with torch.device(device):
+            model: nn.Module = model_class(config)
+    finally:
+        torch.set_default_dtype(before)
     return model.to(dtype).train()
 
 
@@ -171,14 +176,14 @@ def default_length(name: str, config: Any) -> int:
 
 
 def make_batch(config: Any, batch: int, length: int, device: str = "meta", dtype: torch.dtype = torch.float32) -> Batch:
-    """Inputs and labels for a model with this configuration."""
+    """Inputs and labels for a model with this configuration. For the meta device indices are on the CPU: a model may
+    look at their values."""
     if hasattr(config, "image_size") and not hasattr(config, "vocab_size"):
         side = config.image_size if isinstance(config.image_size, int) else config.image_size[0]
         pixels = torch.empty(batch, config.num_channels, side, side, device=device, dtype=dtype)
         if device != "meta":
             pixels.normal_()
         return {"pixel_values": pixels, "labels": torch.zeros(batch, dtype=torch.int64, device=device)}
-    ids = torch.zeros(batch, length, dtype=torch.int64, device=device)
-    if device != "meta":
-        ids.random_(0, config.vocab_size)
+    ids = torch.arange(batch * length).remainder(config.vocab_size - 1).add(1).reshape(batch, length)
+    ids = ids if device == "meta" else ids.to(device)
     return {"input_ids": ids, "labels": ids.clone()}

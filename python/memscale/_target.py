@@ -1,8 +1,8 @@
 """What a target device does otherwise than the meta device: autocast, attention kernels, fused dropout.
 
-Written from torch's documented behaviour ("Automatic Mixed Precision package", the operator lists) for tensors that have no
-device of that kind. A function mode sees what Python calls; functions that torch writes in Python are opened, so that
-what they call is seen as well.
+Written from torch's documented behaviour ("Automatic Mixed Precision package", the operator lists), for tensors that
+have no device of that kind. A function mode sees what Python calls; functions that torch writes in Python are opened,
+so that what they call is seen as well.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as nnf
 from torch.overrides import TorchFunctionMode
 
 
@@ -25,60 +25,72 @@ class Target:
         kind: ``"cuda"`` or ``"cpu"``.
         capability: of the GPU, as 10 * major + minor.
         autocast: the dtype of autocast around forward and loss, or None.
+        dtype: what the model is converted to, or None: it stays as it is.
     """
 
     kind: str = "cuda"
     capability: int = 80
     autocast: torch.dtype | None = None
+    dtype: torch.dtype | None = None
 
 
-# What autocast computes in 16 bits, and what in 32 (CUDA).
-_CUDA_LOW = """__matmul__ __rmatmul__ addbmm addmm addmv addr baddbmm bmm chain_matmul multi_dot conv1d conv2d conv3d
-conv_transpose1d conv_transpose2d conv_transpose3d conv_tbc convolution _convolution einsum gru_cell lstm_cell rnn_tanh_cell
-rnn_relu_cell linear matmul mm mv prelu scaled_dot_product_attention""".split()
-_CUDA_HIGH = """__pow__ __rdiv__ __rpow__ __rtruediv__ acos asin binary_cross_entropy_with_logits cosh
-cosine_embedding_loss cdist cosine_similarity cumprod cumsum dist erfinv exp expm1
-group_norm hinge_embedding_loss kl_div l1_loss layer_norm log log10 log_softmax log1p log2 margin_ranking_loss mse_loss
-multilabel_margin_loss multi_margin_loss nll_loss nll_loss_nd norm pdist poisson_nll_loss pow prod reciprocal rsqrt sinh
-smooth_l1_loss soft_margin_loss softmax softmin softplus sum renorm tan triplet_margin_loss huber_loss native_layer_norm
-rms_norm""".split()
-_CPU_LOW = """__matmul__ __rmatmul__ conv1d conv2d conv3d bmm mm linalg_vecdot baddbmm addmm addbmm linear matmul
-conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d scaled_dot_product_attention""".split()
-_CPU_HIGH = """avg_pool3d binary_cross_entropy grid_sample polar prod quantile nanquantile stft cdist trace view_as_complex
-cholesky cholesky_inverse cholesky_solve inverse lu_solve mse_loss ctc_loss multilabel_margin_loss""".split()
-_PLACES = (torch, torch.Tensor, F, torch._C._nn, torch._C._VariableFunctions)
+_PLACES = (torch, torch.Tensor, nnf, torch._C._nn, torch._C._VariableFunctions)
 
 
-def _functions(names: list[str]) -> set[Any]:
-    return {getattr(place, name) for name in names for place in _PLACES if hasattr(place, name)}
+def _functions(names: str) -> set[Any]:
+    return {getattr(place, name) for name in names.split() for place in _PLACES if hasattr(place, name)}
 
 
+# What autocast computes in 16 bits, and what in 32.
 _LISTS = {
-    "cuda": (_functions(_CUDA_LOW), _functions(_CUDA_HIGH)),
-    "cpu": (_functions(_CPU_LOW), _functions(_CPU_HIGH)),
+    "cuda": (
+        _functions(
+            "__matmul__ __rmatmul__ addbmm addmm addmv addr baddbmm bmm chain_matmul multi_dot conv1d conv2d conv3d "
+            "conv_transpose1d conv_transpose2d conv_transpose3d conv_tbc convolution _convolution einsum gru_cell "
+            "lstm_cell rnn_tanh_cell rnn_relu_cell linear matmul mm mv prelu scaled_dot_product_attention"
+        ),
+        _functions(
+            "__pow__ __rdiv__ __rpow__ __rtruediv__ acos asin binary_cross_entropy_with_logits cosh cosine_similarity "
+            "cosine_embedding_loss cdist cumprod cumsum dist erfinv exp expm1 group_norm hinge_embedding_loss kl_div "
+            "l1_loss layer_norm log log10 log_softmax log1p log2 margin_ranking_loss mse_loss multilabel_margin_loss "
+            "multi_margin_loss nll_loss nll_loss_nd norm pdist poisson_nll_loss pow prod reciprocal rsqrt sinh "
+            "smooth_l1_loss soft_margin_loss softmax softmin softplus sum renorm tan triplet_margin_loss huber_loss "
+            "native_layer_norm rms_norm"
+        ),
+    ),
+    "cpu": (
+        _functions(
+            "__matmul__ __rmatmul__ conv1d conv2d conv3d bmm mm linalg_vecdot baddbmm addmm addbmm linear matmul "
+            "conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d scaled_dot_product_attention"
+        ),
+        _functions(
+            "avg_pool3d binary_cross_entropy grid_sample polar prod quantile nanquantile stft cdist trace inverse "
+            "view_as_complex cholesky cholesky_inverse cholesky_solve lu_solve mse_loss ctc_loss multilabel_margin_loss"
+        ),
+    ),
 }
-_ATTENTION = F.scaled_dot_product_attention
+_ATTENTION = nnf.scaled_dot_product_attention
 _CROSS_ENTROPY = torch._C._nn.cross_entropy_loss
-_DROPOUTS = {F.dropout, torch.dropout}
+_DROPOUTS = {nnf.dropout, torch.dropout}
 
-_no = {name: (lambda *_: False) for name in ("has_torch_function", "has_torch_function_unary")}
-_no["has_torch_function_variadic"] = lambda *_: False
+_PYTHON = ("torch.nn.functional", "torch.functional")
+_QUESTIONS = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+_NO = {name: lambda *_: False for name in _QUESTIONS}
 _opened: dict[Any, Callable[..., Any] | None] = {}
 
 
 def _open(function: Any) -> Callable[..., Any] | None:
     """The body of a function that torch writes in Python, without its question whether anybody overrides it."""
     if function not in _opened:
-        twin = None
-        scope = getattr(function, "__globals__", None)
-        if isinstance(function, types.FunctionType) and scope and any(name in scope for name in _no):
-            names = function.__code__.co_names
-            if any(name in names for name in _no):
-                twin = types.FunctionType(
-                    function.__code__, {**scope, **_no}, function.__name__, function.__defaults__, function.__closure__
-                )
-                twin.__kwdefaults__ = function.__kwdefaults__
-        _opened[function] = twin
+        _opened[function] = None
+        of_python = getattr(function, "__module__", None) in _PYTHON and isinstance(function, types.FunctionType)
+        if of_python and any(name in function.__code__.co_names for name in _QUESTIONS):
+            scope = {**function.__globals__, **_NO}
+            twin = types.FunctionType(
+                function.__code__, scope, function.__name__, function.__defaults__, function.__closure__
+            )
+            twin.__kwdefaults__ = function.__kwdefaults__
+            _opened[function] = twin
     return _opened[function]
 
 
@@ -94,6 +106,8 @@ class Rules(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func is torch.Tensor.__getitem__:
+            return func(args[0], _index(args[1]))
         if func in _DROPOUTS and self.target.kind == "cuda":
             return _dropout(func, *args, **kwargs)
         body = _open(func)
@@ -208,10 +222,7 @@ class Rules(TorchFunctionMode):
             n = query.size(-3) // key.size(-3)
             key, value = key.repeat_interleave(n, -3), value.repeat_interleave(n, -3)
         scores = torch.matmul(query, (key * root).transpose(-2, -1))
-        if mask is None:
-            scores = torch.softmax(scores, -1)
-        else:
-            scores = torch._safe_softmax(scores.add_(mask), -1)
+        scores = torch._safe_softmax(scores if mask is None else scores.add_(mask), -1)
         if dropout > 0:
             scores = (
                 _dropout(torch.dropout, scores, dropout, True)
@@ -228,10 +239,16 @@ class Rules(TorchFunctionMode):
         if query.dim() != 4 or (mask is not None and mask.requires_grad):
             return "math"
         narrow = query.dtype in (torch.float16, torch.bfloat16)
-        if narrow and self.target.capability >= 80:
-            if mask is None or self.target.capability >= 90:
-                return "flash"
+        if narrow and self.target.capability >= (80 if mask is None else 90):  # from 90 on it is cuDNN's
+            return "flash"
         return "math" if grouped else "efficient"
+
+
+def _index(index: Any) -> Any:
+    """Lists of numbers become tensors on the CPU, whose values stay known."""
+    if isinstance(index, tuple):
+        return tuple(_index(i) for i in index)
+    return torch.tensor(index) if isinstance(index, list) and index and isinstance(index[0], int) else index
 
 
 def _bias(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -244,5 +261,5 @@ def _dropout(func: Any, input: torch.Tensor, p: float = 0.5, *rest: Any, **named
     training = named.pop("training", rest[0] if rest else True)
     inplace = named.pop("inplace", rest[1] if len(rest) > 1 else False)
     if named.pop("train", training) is False or not 0 < p < 1 or inplace or input.numel() == 0:
-        return func(input, p, training, inplace) if func is F.dropout else func(input, p, training)
+        return func(input, p, training, inplace) if func is nnf.dropout else func(input, p, training)
     return torch.native_dropout(input, p, True)[0]

@@ -1,13 +1,15 @@
-"""One training step without memory: every operation and every storage, on the meta device.
+"""One training step as a trace: every operation, and every storage from its birth to its death.
 
-The model's real Python runs, forward, loss, backward and optimizer step, with tensors that have a shape and no bytes. A
-dispatch mode sees each operation with the storages it makes, weak references see them die, and what a target device would do
-otherwise (autocast, attention, dropout) is put in place by ``_target.py``. The trace is flat arrays of integers, which C
-takes over (``ms_trace``): nothing is computed here.
+Static: the model's real Python runs, forward, loss, backward and optimizer step, on the meta device, with tensors that
+have a shape and no bytes; what the target device would do otherwise (autocast, attention, dropout) is put in its place
+by ``_target.py``. Empirical: the same on the real device, with the real batch. Either way a dispatch mode sees the
+operations and weak references see storages die. The trace is flat arrays of integers, which C takes over
+(``ms_trace``): nothing is computed here.
 """
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import weakref
 from array import array
@@ -18,155 +20,156 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from . import _core
-from ._attach import Attachment
+from . import _core, _use_cache
+from ._attach import Attachment, touched_modules
+from ._memory import tensor_bytes
+from ._shapes import ShapeCache
 from ._target import Rules, Target
 from ._units import find_units
 from ._values import Values
+from .errors import MemScaleError
 
-# Events: three integers each (ms_event in memscale.h).
+# memscale.h: enum ms_trace_event_kind, ms_phase, ms_category.
 OP, ALLOC, FREE, UNIT, PHASE, REPEAT = range(6)
-# Phases of a step.
 STATE, FORWARD, LOSS, BACKWARD, OPTIMIZER_FIRST, OPTIMIZER, END = range(7)
-# What a storage is.
-ACTIVATION, PARAMETER, BUFFER, INPUT, GRADIENT, OPTIMIZER_STATE = range(6)
+ACTIVATION, PARAMETER, BUFFER, INPUT = range(4)
 
 _MAX_DIMS = 6
 _DETACH = torch.ops.aten.detach.default
+_LEAF = 1 << 62  # sequence numbers of the nodes that accumulate gradients are above this
+
+Maker = Callable[[dict[int, nn.Parameter]], torch.optim.Optimizer]
 
 
 class Trace:
-    """What was seen, as arrays.
+    """What was seen, as arrays in the layout of ``ms_trace``."""
 
-    Attributes:
-        events: (kind, a, b) after one another.
-        ops: for each operation: its name, unit, flags, and its slice of ``tensors``: (name, first, n_inputs, n_outputs).
-        tensors: for each operand: storage, element bytes, number of dimensions, dimensions (six, padded with 1).
-        names: of operations.
-        units: names of the units, in order of registration.
-        kinds: what each storage is, by its number.
-    """
-
-    def __init__(self, units: list[str]) -> None:
-        self.events = array("q")
-        self.ops = array("q")
-        self.tensors = array("q")
-        self.names: dict[Any, int] = {}
-        self.units = units
-        self.kinds = array("q")
+    def __init__(self) -> None:
+        self.events = array("q")  # kind, a, b
+        self.ops = array("q")  # name, first operand, number of inputs, number of outputs
+        self.operands = array("q")  # storage, bytes of an element, number of dimensions, six dimensions
+        self.kinds = array("q")  # what each storage is
+        self.names: dict[Any, int] = {}  # of operations
 
     def packed(self) -> tuple[bytes, bytes, bytes, bytes, list[str]]:
         """For C."""
-        arrays = (self.events, self.ops, self.tensors, self.kinds)
-        return (*(values.tobytes() for values in arrays), [str(name) for name in self.names])  # type: ignore[return-value]
+        events, ops, operands, kinds = (a.tobytes() for a in (self.events, self.ops, self.operands, self.kinds))
+        return events, ops, operands, kinds, [str(name) for name in self.names]
 
 
 class _Recorder(TorchDispatchMode):
     """Writes operations and storages into a trace."""
 
-    def __init__(self, trace: Trace, recompute: bool) -> None:
+    def __init__(
+        self, trace: Trace, device_type: str, recompute: bool, unrepeatable: set[int], shapes: ShapeCache | None = None
+    ) -> None:
         super().__init__()
         self.trace = trace
+        self.unrepeatable = unrepeatable  # units that cannot be computed again
+        self.device_types = {device_type}
         self.recompute = recompute
-        self.known: dict[int, int] = {}  # address of a storage -> its number
-        self.watch: dict[int, weakref.ref[Any]] = {}
         self.values = Values()
-        self.kind = ACTIVATION
+        self._shapes = shapes
         self.unit = -1
         self.in_backward = False
-        self.repeating = False
-        self.limits: list[tuple[int, int]] = []  # autograd sequence number at which a unit's nodes begin, and the unit
+        self._repeating = False
+        self._numbers: dict[int, int] = {}  # address of a storage -> its number; -1: not to be counted
+        self._watched: dict[int, weakref.ref[Any]] = {}
+        self._begins: list[int] = []  # autograd's sequence numbers at which the nodes of a unit begin,
+        self._owners: list[int] = []  # and that unit
 
     # Storages
 
-    def number(self, tensor: torch.Tensor, kind: int | None = None) -> int:
-        """The number of a tensor's storage; a new one is an allocation. -1 if it is not on the target device."""
-        if tensor.device.type != "meta":
+    def number(self, tensor: torch.Tensor, kind: int = ACTIVATION) -> int:
+        """The number of a tensor's storage; a new one is an allocation. -1 if it is not on the device."""
+        if tensor.device.type not in self.device_types or tensor.layout is not torch.strided:
             return -1
         storage = tensor.untyped_storage()
         address = storage._cdata
-        known = self.known.get(address)
+        known = self._numbers.get(address)
         if known is not None:
             return known
-        trace = self.trace
-        index = len(trace.kinds)
-        trace.kinds.append(self.kind if kind is None else kind)
-        trace.events.extend((ALLOC, index, storage.nbytes()))
-        self.known[address] = index
-        self.watch[index] = weakref.ref(storage, self._died(address, index))
+        index = len(self.trace.kinds)
+        self.trace.kinds.append(kind)
+        self.trace.events.extend((ALLOC, index, storage.nbytes()))
+        self._numbers[address] = index
+        self._watch(storage, address, index)
         return index
 
-    def _died(self, address: int, index: int) -> Callable[[Any], None]:
-        events, known, watch = self.trace.events, self.known, self.watch
+    def ignore(self, tensor: torch.Tensor) -> None:
+        """This one stands for something that is counted already."""
+        storage = tensor.untyped_storage()
+        self._numbers[storage._cdata] = -1
+
+    def _watch(self, storage: Any, address: int, index: int) -> None:
+        events, numbers, watched = self.trace.events, self._numbers, self._watched
 
         def died(_: Any) -> None:
             events.extend((FREE, index, 0))
-            if known.get(address) == index:
-                del known[address]
-            del watch[index]
+            if numbers.get(address) == index:
+                del numbers[address]
+            del watched[index]
 
-        return died
+        watched[index] = weakref.ref(storage, died)
 
     def stop(self) -> None:
         """Nothing that dies from now on is recorded."""
-        self.watch.clear()
+        self._watched.clear()
 
     # Operations
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self.values.asks(func):
             return self.values.answer(func, args)
-        output = func(*args, **(kwargs or {}))
+        output = self._shapes.run(func, args, kwargs or {}) if self._shapes else func(*args, **(kwargs or {}))
         self.values.note(func, args, kwargs, output)
-        if func is _DETACH:  # autograd's own, which hooks on saved tensors change
-            return output
-        self.record(func, args, kwargs, output)
+        if func is not _DETACH:  # autograd's own, which hooks on saved tensors change
+            self._record(func, args, kwargs, output)
         return output
 
-    def record(self, func: Any, args: Any, kwargs: Any, output: Any) -> None:
+    def _record(self, func: Any, args: Any, kwargs: Any, output: Any) -> None:
         trace = self.trace
-        if self.in_backward and not self.repeating:
+        if self.in_backward and not self._repeating:
             self._find_unit()
         name = trace.names.setdefault(func, len(trace.names))
-        first = len(trace.tensors)
+        first = len(trace.operands)
         self._operands(args)
         if kwargs:
             self._operands(kwargs.values())
-        middle = len(trace.tensors)
+        middle = len(trace.operands)
         trace.events.extend((OP, len(trace.ops) // 4, 0))
         self._operands((output,))
         width = _MAX_DIMS + 3
-        end = len(trace.tensors)
-        trace.ops.extend((name, first // width, (middle - first) // width, (end - middle) // width))
+        n_inputs, n_outputs = (middle - first) // width, (len(trace.operands) - middle) // width
+        trace.ops.extend((name, first // width, n_inputs, n_outputs))
 
     def _operands(self, values: Any) -> None:
-        tensors = self.trace.tensors
+        operands = self.trace.operands
         for value in values:
             if isinstance(value, torch.Tensor):
                 shape = value.shape
                 n = len(shape)
-                tensors.extend((self.number(value), value.element_size(), n))
-                tensors.extend(shape[:_MAX_DIMS])
+                operands.extend((self.number(value), value.element_size(), n))
+                operands.extend(shape[:_MAX_DIMS])
                 if n < _MAX_DIMS:
-                    tensors.extend((1,) * (_MAX_DIMS - n))
+                    operands.extend((1,) * (_MAX_DIMS - n))
             elif isinstance(value, (list, tuple)):
                 self._operands(value)
 
-    # Units
+    # Units and phases
+
+    def begin_nodes(self, unit: int) -> None:
+        """Autograd nodes that are made from now on belong to this unit."""
+        self._begins.append(_sequence_now())
+        self._owners.append(unit)
 
     def _find_unit(self) -> None:
+        """The unit whose backward runs: the one that made the node."""
         node = torch._C._current_autograd_node()
-        if node is None:
-            return
-        sequence = node._sequence_nr()
-        if sequence >= 1 << 62:  # a leaf's: it belongs to whoever came before
-            return
-        unit = -1
-        for begin, owner in reversed(self.limits):
-            if sequence >= begin:
-                unit = owner
-                break
-        self.move_to(unit)
+        sequence = _LEAF if node is None else node._sequence_nr()
+        if sequence < _LEAF:  # else it belongs to whoever came before
+            at = bisect.bisect_right(self._begins, sequence) - 1
+            self.move_to(self._owners[at] if at >= 0 else -1)
 
     def move_to(self, unit: int) -> None:
         if unit != self.unit:
@@ -174,8 +177,8 @@ class _Recorder(TorchDispatchMode):
             self.trace.events.extend((UNIT, unit, 0))
 
     def repeat(self, unit: int) -> None:
-        """From now on the unit is computed again; -1: no longer."""
-        self.repeating = unit >= 0
+        """From now on it is the recomputation of this unit that works; -1: no longer."""
+        self._repeating = unit >= 0
         self.trace.events.extend((REPEAT, unit, 0))
 
     def phase(self, phase: int) -> None:
@@ -185,114 +188,19 @@ class _Recorder(TorchDispatchMode):
 
 def _sequence_now() -> int:
     """The number that autograd gives to its next node."""
-    with torch.enable_grad():
+    with torch.enable_grad(), torch.utils._python_dispatch._disable_current_modes():
         leaf = torch.empty(0, requires_grad=True)
-        return int(leaf.view(0).grad_fn._sequence_nr()) + 1  # type: ignore[union-attr]
-
-
-class Tracer:
-    """Traces steps of one model. The model is put back as it was, whatever happens."""
-
-    def __init__(self, model: nn.Module, target: Target) -> None:
-        self.model = model
-        self.target = target
-        self.units = find_units(model)
-
-    def step(
-        self,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        loss_of: Callable[[Any], torch.Tensor],
-        optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer] | None,
-        recompute: bool,
-    ) -> Trace:
-        """One step. With recompute every unit is computed again in backward, by the code that does so in training."""
-        trace = Trace(list(self.units))
-        recorder = _Recorder(trace, recompute)
-        attachment = Attachment()
-        state = _core.ModuleState(self.model)
-        state.enter()
-        try:
-            parameters = self._to_meta(recorder)
-            args, kwargs = self._inputs(recorder, args, kwargs)
-            for index, (name, module) in enumerate(self.units.items()):
-                attachment.set_forward(module, _RunUnit(recorder, self.target, index, name, module))
-            with torch.autograd.set_multithreading_enabled(False), torch.enable_grad():
-                self._run(recorder, args, kwargs, loss_of, optimizer, parameters)
-        finally:
-            attachment.undo()
-            state.leave()
-        return trace
-
-    def _run(self, recorder: _Recorder, args: Any, kwargs: Any, loss_of: Any, optimizer: Any, parameters: Any) -> None:
-        with recorder:
-            recorder.phase(FORWARD)
-            with Rules(self.target):
-                output = self.model(*args, **kwargs)
-                recorder.phase(LOSS)
-                loss = loss_of(output)
-            del output
-            recorder.phase(BACKWARD)
-            recorder.in_backward = True
-            recorder.kind = GRADIENT
-            loss.backward()
-            del loss
-            recorder.in_backward = False
-            if optimizer is not None:
-                made = optimizer(parameters)
-                for phase in (OPTIMIZER_FIRST, OPTIMIZER):
-                    recorder.phase(phase)
-                    recorder.kind = OPTIMIZER_STATE
-                    made.step()
-            recorder.phase(END)
-            recorder.stop()  # before anything that stays between steps dies
-
-    def _to_meta(self, recorder: _Recorder) -> list[nn.Parameter]:
-        """Meta tensors in place of parameters, buffers and tensors that modules keep; tied ones stay tied."""
-        made: dict[int, torch.Tensor] = {}
-
-        def meta(tensor: torch.Tensor, kind: int) -> torch.Tensor:
-            if id(tensor) not in made:
-                twin: torch.Tensor = torch.empty_like(tensor.detach(), device="meta")
-                if isinstance(tensor, nn.Parameter):
-                    twin = nn.Parameter(twin, requires_grad=tensor.requires_grad)
-                made[id(tensor)] = twin
-                recorder.number(twin, kind)
-            return made[id(tensor)]
-
-        for module in self.model.modules():
-            for table, kind in ((module._parameters, PARAMETER), (module._buffers, BUFFER)):
-                for name, tensor in table.items():
-                    if tensor is not None:
-                        table[name] = meta(tensor, kind)  # type: ignore[assignment]
-            for name, value in list(vars(module).items()):
-                if isinstance(value, torch.Tensor):
-                    vars(module)[name] = meta(value, BUFFER)
-                elif name == "_flat_weights" and isinstance(value, list):
-                    vars(module)[name] = [meta(w, PARAMETER) if isinstance(w, torch.Tensor) else w for w in value]
-        return [p for p in made.values() if isinstance(p, nn.Parameter)]
-
-    def _inputs(self, recorder: _Recorder, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        def meta(value: Any) -> Any:
-            if isinstance(value, torch.Tensor):
-                twin = torch.empty_like(value, device="meta", requires_grad=value.requires_grad)
-                recorder.number(twin, INPUT)
-                recorder.values.know(twin, value)
-                return twin
-            if isinstance(value, dict):
-                return {key: meta(v) for key, v in value.items()}
-            if isinstance(value, (list, tuple)):
-                return type(value)(meta(v) for v in value)
-            return value
-
-        return meta(tuple(args)), meta(dict(kwargs))
+        node: Any = leaf.view(0).grad_fn
+        return int(node._sequence_nr()) + 1
 
 
 class _RunUnit:
     """The forward of a unit while it is traced."""
 
-    def __init__(self, recorder: _Recorder, target: Target, index: int, name: str, module: nn.Module) -> None:
-        self.recorder, self.target, self.index = recorder, target, index
+    def __init__(
+        self, recorder: _Recorder, around: Callable[[], Any], index: int, name: str, module: nn.Module
+    ) -> None:
+        self.recorder, self.around, self.index = recorder, around, index
         self.plain = module.forward
         self.unit = _core.Unit(name, module, self._forward)
         self.unit.on_backward = self._begin_repeat
@@ -305,22 +213,31 @@ class _RunUnit:
         if outer == self.index or recorder.in_backward:  # called by itself, or inside of another's repetition
             return self.plain(*args, **kwargs)
         recorder.move_to(self.index)
-        recorder.limits.append((_sequence_now(), self.index))
+        recorder.begin_nodes(self.index)
         try:
-            return self._run(args, kwargs)
+            if recorder.recompute and self.index not in recorder.unrepeatable:
+                return self._run(args, kwargs)
+            return self._run_once(args, kwargs)
         finally:
             recorder.move_to(outer)
-            recorder.limits.append((_sequence_now(), outer))
+            recorder.begin_nodes(outer)
+
+    def _run_once(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Plainly. A unit that changes its inputs in place cannot be computed again."""
+        inputs = [(t, t._version) for t in _core.tensors_in((args, kwargs)) if not t.is_inference()]
+        output = self.plain(*args, **kwargs)
+        if any(tensor._version != version for tensor, version in inputs):
+            self.recorder.unrepeatable.add(self.index)
+        return output
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if not self.recorder.recompute:
-            return self.plain(*args, **kwargs)
+        """As the executor does, but that nothing needs to be checked."""
         self.recorder.repeat(self.index)  # what a call notes is not the step's own
         call = _core.Call(self.unit, args, kwargs)
         if call.opaque is not None:
             self.recorder.repeat(-1)
             return self.plain(*args, **kwargs)
-        return call.run(self.buffers, False, False, False, args, kwargs)
+        return call.run(self.buffers, True, True, False, args, kwargs)
 
     def _begin_repeat(self) -> None:
         self.recorder.move_to(self.index)
@@ -332,7 +249,232 @@ class _RunUnit:
             recorder.repeat(-1)
             return self.plain(*args, **kwargs)
         try:
-            with Rules(self.target):
+            with self.around():
                 return self.plain(*args, **kwargs)
         finally:
             recorder.repeat(-1)
+
+
+class _CacheOff:
+    """A pre-hook: no key-value cache, as while layers are recomputed."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.position = _use_cache.position(module) or 0
+
+    def __call__(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
+        if _use_cache.would_cache(module, self.position, args, kwargs):
+            return args, {**kwargs, "use_cache": False}
+        return None
+
+
+class Tracer:
+    """Traces steps of one model, which is put back as it was, whatever happens."""
+
+    def __init__(self, model: nn.Module, target: Target) -> None:
+        if any(module in touched_modules for module in model.modules()):
+            raise MemScaleError("the model is wrapped: profile it before wrap(), or detach it first")
+        self.model = model
+        self.target = target
+        self.units = find_units(model)
+        self.unrepeatable: set[int] = set()  # indices of units that turned out not to be repeatable
+        self._shapes = ShapeCache()
+
+    @property
+    def caches(self) -> bool:
+        """Would a training forward of this model fill a key-value cache?"""
+        modules = [m for m in self.model.modules() if _use_cache.takes_use_cache(m)]
+        return any(_use_cache.would_cache(m, _use_cache.position(m) or 0, (), {}) for m in modules)
+
+    def param_bytes(self) -> bytes:
+        """Of each unit, as C takes them."""
+        sizes = array("q")
+        for module in self.units.values():
+            pure = [self._pure(p) for p in module.parameters()]
+            sizes.append(tensor_bytes(pure))
+        return sizes.tobytes()
+
+    def static(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        loss_of: Callable[[Any], torch.Tensor],
+        maker: Maker | None,
+        *,
+        recompute: bool = False,
+        use_cache: bool = False,
+        evaluation: bool = False,
+    ) -> Trace:
+        """A step on the meta device. With recompute units are computed again in backward, by training's own code."""
+        trace = Trace()
+        recorder = _Recorder(trace, "meta", recompute, self.unrepeatable, self._shapes)
+        with self._prepared(recorder, lambda: Rules(self.target), use_cache):
+            twins = self._to_meta(recorder)
+            args, kwargs = self._inputs_to_meta(recorder, args, kwargs)
+            run = self._evaluate if evaluation else self._run
+            run(recorder, Rules(self.target), args, kwargs, loss_of)
+            with recorder:
+                self._optimize(
+                    recorder, None if evaluation else maker, {id(p): t for p, t in twins if isinstance(t, nn.Parameter)}
+                )
+                recorder.stop()  # before anything that stays between steps dies
+        return trace
+
+    def empirical(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        loss_of: Callable[[Any], torch.Tensor],
+        maker: Maker | None,
+        *,
+        recompute: bool = False,
+        use_cache: bool = False,
+        evaluation: bool = False,
+    ) -> Trace:
+        """A step in earnest. Parameters, buffers, gradients, optimizer and random numbers are as before afterwards."""
+        parameters = list(self.model.parameters())
+        kind = parameters[0].device.type if parameters else "cpu"
+        trace = Trace()
+        recorder = _Recorder(trace, kind, recompute, self.unrepeatable)
+        randomness = _core.Randomness({p.device for p in parameters})
+        gradients = [p.grad for p in parameters]
+        wanted = self.target.autocast
+        try:
+            with self._prepared(recorder, contextlib.nullcontext, use_cache):
+                self._count_real(recorder, args, kwargs)
+                around = contextlib.nullcontext() if wanted is None else torch.autocast(kind, wanted)
+                run = self._evaluate if evaluation else self._run
+                run(recorder, around, args, kwargs, loss_of)
+                recorder.device_types = {"meta"}  # an optimizer's step depends on shapes alone
+                twins = self._twins_with_gradients(recorder, parameters)
+                with recorder:
+                    self._optimize(recorder, None if evaluation else maker, twins)
+                    recorder.stop()
+        finally:
+            for p, gradient in zip(parameters, gradients):
+                p.grad = gradient
+            randomness.restore()
+        return trace
+
+    # Before and after
+
+    @contextlib.contextmanager
+    def _prepared(self, recorder: _Recorder, around: Callable[[], Any], use_cache: bool) -> Iterator[None]:
+        attachment = Attachment()
+        state = _core.ModuleState(self.model)
+        state.enter()
+        try:
+            for index, (name, module) in enumerate(self.units.items()):
+                attachment.set_forward(module, _RunUnit(recorder, around, index, name, module))
+            for module in self.model.modules():
+                if not use_cache and _use_cache.takes_use_cache(module):
+                    attachment.add_pre_hook(module, _CacheOff(module))
+            with torch.autograd.set_multithreading_enabled(False), torch.enable_grad():
+                yield
+        finally:
+            attachment.undo()
+            state.leave()
+
+    def _run(self, recorder: _Recorder, around: Any, args: Any, kwargs: Any, loss_of: Any) -> None:
+        with recorder:
+            recorder.phase(FORWARD)
+            with around:
+                output = self.model(*args, **kwargs)
+                recorder.phase(LOSS)
+                loss = loss_of(output)
+                del output
+            recorder.phase(BACKWARD)
+            recorder.in_backward = True
+            try:
+                loss.backward()
+            finally:
+                recorder.in_backward = False
+            del loss
+
+    def _evaluate(self, recorder: _Recorder, around: Any, args: Any, kwargs: Any, loss_of: Any) -> None:
+        with recorder, torch.no_grad():
+            recorder.phase(FORWARD)
+            with around:
+                output = self.model(*args, **kwargs)
+            del output
+
+    def _optimize(self, recorder: _Recorder, maker: Maker | None, twins: dict[int, nn.Parameter]) -> None:
+        made = None if maker is None else maker(twins)
+        for phase in (OPTIMIZER_FIRST, OPTIMIZER):
+            recorder.phase(phase)
+            if made is not None:
+                made.step()
+        recorder.phase(END)
+        self._kept = made  # its state must not die before the recorder stops
+
+    # Static
+
+    def _pure(self, tensor: torch.Tensor) -> torch.Tensor:
+        """On the meta device, in the dtype that the target computes in."""
+        dtype = self.target.dtype if self.target.dtype is not None and tensor.is_floating_point() else tensor.dtype
+        return torch.empty_like(tensor.detach(), device="meta", dtype=dtype)
+
+    def _to_meta(self, recorder: _Recorder) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Meta tensors in place of parameters, buffers and tensors that modules keep; tied ones stay tied."""
+        made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+        def meta(tensor: torch.Tensor, kind: int) -> Any:
+            if id(tensor) not in made:
+                twin = self._pure(tensor)
+                if isinstance(tensor, nn.Parameter):
+                    twin = nn.Parameter(twin, requires_grad=tensor.requires_grad)
+                made[id(tensor)] = (tensor, twin)
+                recorder.number(twin, kind)
+            return made[id(tensor)][1]
+
+        for module in self.model.modules():
+            for table, kind in ((module._parameters, PARAMETER), (module._buffers, BUFFER)):
+                for name, tensor in table.items():
+                    if tensor is not None:
+                        table[name] = meta(tensor, kind)
+            for name, value in list(vars(module).items()):
+                if isinstance(value, torch.Tensor):
+                    vars(module)[name] = meta(value, BUFFER)
+                elif name == "_flat_weights" and isinstance(value, list):  # of recurrent layers
+                    vars(module)[name] = [meta(w, PARAMETER) if isinstance(w, torch.Tensor) else w for w in value]
+        return list(made.values())
+
+    def _inputs_to_meta(self, recorder: _Recorder, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        def meta(value: Any) -> Any:
+            if isinstance(value, torch.Tensor):
+                twin = self._pure(value).requires_grad_(value.requires_grad)
+                recorder.number(twin, INPUT)
+                recorder.values.know(twin, value)
+                return twin
+            if isinstance(value, dict):
+                return {key: meta(v) for key, v in value.items()}
+            if isinstance(value, tuple) and hasattr(value, "_fields"):
+                return type(value)(*(meta(v) for v in value))
+            if isinstance(value, (list, tuple)):
+                return type(value)(meta(v) for v in value)
+            return value
+
+        return meta(tuple(args)), meta(dict(kwargs))
+
+    # Empirical
+
+    def _count_real(self, recorder: _Recorder, args: Any, kwargs: Any) -> None:
+        for module in self.model.modules():
+            module._buffers.update({name: b.clone() for name, b in module._buffers.items() if b is not None})
+        for parameter in self.model.parameters():
+            parameter.grad = None
+            recorder.number(parameter, PARAMETER)
+        for buffer in self.model.buffers():
+            recorder.number(buffer, BUFFER)
+        for tensor in _core.tensors_in((args, kwargs)):
+            recorder.number(tensor, INPUT)
+
+    def _twins_with_gradients(self, recorder: _Recorder, parameters: list[nn.Parameter]) -> dict[int, nn.Parameter]:
+        twins = {}
+        for p in parameters:
+            twin = nn.Parameter(torch.empty_like(p.detach(), device="meta"), requires_grad=p.requires_grad)
+            recorder.ignore(twin)
+            if p.grad is not None:
+                twin.grad = torch.empty_like(twin)
+                recorder.ignore(twin.grad)
+            twins[id(p)] = twin
+        return twins

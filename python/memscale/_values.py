@@ -1,8 +1,8 @@
 """The values of small index tensors on the meta device, worked out only when somebody asks.
 
 Models look at masks and positions: is the mask all ones, do positions start anew? Such tensors come from constants and
-integer inputs. How each was made is remembered, not the tensors, so that nothing lives longer; when Python wants a number,
-it is computed on the CPU.
+integer inputs. How each was made is remembered, not the tensors, so that nothing lives longer; when Python wants a
+number, it is computed on the CPU.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _MAX_ELEMENTS = 1 << 22
 _SCALARS = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.is_nonzero.default}
 
 
-class Unknown(RuntimeError):
+class UnknownValueError(RuntimeError):
     """A value was asked for that depends on data."""
 
 
@@ -66,11 +66,11 @@ class Values:
             self._forget(args)
             return
         outputs = output if isinstance(output, (tuple, list)) else (output,)
-        if not any(isinstance(t, torch.Tensor) and _is_index(t) for t in outputs):
+        if not any(isinstance(t, torch.Tensor) and t.is_meta and _is_index(t) for t in outputs):
             return
         try:
             known_args, known_kwargs = self._known(args), self._known(kwargs or {})
-        except Unknown:
+        except UnknownValueError:
             return
         for i, tensor in enumerate(outputs):
             if isinstance(tensor, torch.Tensor) and _is_index(tensor):
@@ -81,12 +81,12 @@ class Values:
         return function in _SCALARS
 
     def answer(self, function: Any, args: Any) -> Any:
-        """The number that Python wants; raises Unknown if it depends on data."""
+        """The number that Python wants; raises UnknownValueError if it depends on data."""
         if args[0].device.type != "meta":
             return function(*args)
         made = self._made.get(args[0])
         if made is None:
-            raise Unknown("the model's Python depends on values of tensors")
+            raise UnknownValueError("the model's Python depends on values of tensors")
         with torch.utils._python_dispatch._disable_current_modes():
             return made.value().item()
 
@@ -96,7 +96,7 @@ class Values:
                 return value
             made = self._made.get(value)
             if made is None:
-                raise Unknown
+                raise UnknownValueError
             return made
         if isinstance(value, (list, tuple)):
             return type(value)(self._known(v) for v in value)

@@ -212,6 +212,17 @@ def _split_sample(sample: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     )
 
 
+def check_arguments(
+    model: Any, sample: Any, optimizer: Any, config: Any
+) -> tuple[Config, tuple[Any, ...], dict[str, Any]]:
+    """What every call takes, checked: the settings, and the sample as positional and keyword inputs."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, not {_kind(model)}")
+    if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"optimizer must be a torch.optim.Optimizer, not {_kind(optimizer)}")
+    return _settings(config, None, None), *_split_sample(sample)
+
+
 def _settings(config: Any, async_offload: Any, async_config: Any) -> Config:
     if config is not None and not isinstance(config, Config):
         raise TypeError(f"config must be a memscale.Config, not {_kind(config)}")

@@ -8,7 +8,6 @@ state of a step lives in the autograd graph and dies with it.
 from __future__ import annotations
 
 import functools
-import inspect
 import warnings
 from typing import Any
 
@@ -17,7 +16,7 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._device import DeviceContext
 
-from . import _core, _memory
+from . import _core, _memory, _use_cache
 from ._attach import Attachment
 from ._backward import OnCallingThread, is_on_one_gpu
 from ._log import Log
@@ -90,7 +89,7 @@ class Executor:
         for unit in self._units:
             self._attachment.set_forward(unit.module, functools.partial(self.run_unit, unit))
         for module in self.model.modules():
-            if _takes_use_cache(module):
+            if _use_cache.takes_use_cache(module):
                 self._attachment.add_pre_hook(module, _UseCacheOff(self, module))
         self._attachment.set_attribute(self.model, "_replicate_for_data_parallel", _refuse_data_parallel)
         self._attachment.add_pre_hook(self.model, _ForwardBegins(self))
@@ -335,37 +334,15 @@ class _UseCacheOff(_Hook):
 
     def __init__(self, executor: Executor, module: nn.Module) -> None:
         super().__init__(executor)
-        self.position = _position("use_cache", module) or 0
+        self.position = _use_cache.position(module) or 0
 
     def __call__(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
         if not torch.is_grad_enabled() or not any(unit.recompute for unit in self.executor._units):
             return None
-        chosen = kwargs.get("use_cache") is not None or len(args) > self.position
-        if chosen or not _config_value(module, "use_cache"):
+        if not _use_cache.would_cache(module, self.position, args, kwargs):
             return None
         self.executor.say_use_cache()
         return args, {**kwargs, "use_cache": False}
-
-
-def _takes_use_cache(module: nn.Module) -> bool:
-    return _config_value(module, "use_cache") is not None and _position("use_cache", module) is not None
-
-
-def _config_value(module: nn.Module, name: str) -> Any:
-    """A field of a module's config, if it has such; configs come in all shapes, so nothing here may raise."""
-    try:
-        return getattr(getattr(module, "config", None), name, None)
-    except Exception:
-        return None
-
-
-def _position(name: str, module: nn.Module) -> int | None:
-    """The place of a parameter in a module's forward, or None."""
-    try:
-        names = list(inspect.signature(module.forward).parameters)
-    except (TypeError, ValueError):
-        return None
-    return names.index(name) if name in names else None
 
 
 def _refuse_data_parallel() -> None:

@@ -19,7 +19,8 @@ enum kind {
     REDUCTION,
     EMBEDDING_BACKWARD,
     SOFTMAX_BACKWARD,
-    SAFE_SOFTMAX
+    SAFE_SOFTMAX,
+    RANDOM
 };
 
 static const struct {
@@ -46,6 +47,21 @@ static const struct {
     {"embedding_dense_backward", EMBEDDING_BACKWARD},
     {"_softmax_backward_data", SOFTMAX_BACKWARD},
     {"_safe_softmax", SAFE_SOFTMAX},
+    {"native_dropout", RANDOM},
+    {"bernoulli", RANDOM},
+    {"bernoulli_", RANDOM},
+    {"rand", RANDOM},
+    {"rand_like", RANDOM},
+    {"randn", RANDOM},
+    {"randn_like", RANDOM},
+    {"randint", RANDOM},
+    {"randperm", RANDOM},
+    {"normal_", RANDOM},
+    {"uniform_", RANDOM},
+    {"random_", RANDOM},
+    {"exponential_", RANDOM},
+    {"multinomial", RANDOM},
+    {"rrelu_with_noise", RANDOM},
     {"view", VIEW},
     {"_unsafe_view", VIEW},
     {"_reshape_alias", VIEW},
@@ -159,7 +175,8 @@ void ms__op_cost_of(const char *name, const ms__operand *inputs, int64_t n_input
         if (strstr(name, "for_cpu") != NULL) out->rule = MS__SCRATCH_NONE;
     }
     if (kind == REDUCTION && n_inputs >= 1 && n_outputs >= 1) cost_reduction(&inputs[0], &outputs[0], out);
-    if (kind >= EMBEDDING_BACKWARD && n_inputs >= 1) {
+    out->is_random = kind == RANDOM;
+    if (kind >= EMBEDDING_BACKWARD && kind <= SAFE_SOFTMAX && n_inputs >= 1) {
         out->rule = MS__SCRATCH_BYTES;
         if (kind == SOFTMAX_BACKWARD) out->n[0] = bytes_of(&inputs[0]); /* the product of its operands */
         if (kind == SAFE_SOFTMAX) out->n[0] = elements(&inputs[0]);     /* which are minus infinity */

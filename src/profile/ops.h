@@ -32,6 +32,7 @@ typedef struct ms__op_cost {
     bool is_view;          /* no kernel runs */
     bool is_matrix;        /* goes through cuBLAS */
     bool is_attention;     /* one kernel for all of it */
+    bool is_random;        /* draws random numbers */
     enum ms__scratch_rule rule;
     int64_t n[MS__SCRATCH_NUMBERS];
 } ms__op_cost;

@@ -39,7 +39,7 @@ typedef struct ms__step_cost {
     uint32_t flags; /* MS__OP_... */
 } ms__step_cost;
 
-enum { MS__OP_VIEW = 1, MS__OP_MATRIX = 2, MS__OP_ATTENTION = 4 };
+enum { MS__OP_VIEW = 1, MS__OP_MATRIX = 2, MS__OP_RANDOM = 4, MS__OP_ATTENTION = 8 };
 
 typedef struct ms__step_scratch {
     uint32_t rule;                   /* enum ms__scratch_rule */

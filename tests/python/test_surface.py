@@ -19,13 +19,25 @@ SURFACE = {
     "Config": "(mode: 'OptimizationMode | str' = <OptimizationMode.BALANCED: 'balanced'>, **fields: 'Any') -> 'None'",
     "MemScaleError": None,
     "MemScaleWarning": None,
+    "Measurement": None,
     "OptimizationMode": None,
+    "Prediction": None,
+    "Profile": None,
     "__version__": None,
     "calibrate": "(device: 'torch.device | str | int | None' = None, path: 'str | os.PathLike[str] | None' = None) "
     "-> 'Rates'",
     "detach": "(model: 'Any') -> 'None'",
     "optimize": "(model: 'nn.Module', optimizer: 'torch.optim.Optimizer | None' = None, "
     "config: 'Config | None' = None, sample_input: 'Any' = None) -> 'Iterator[Executor]'",
+    "measure_peak": "(fn: 'Callable[[], Any]', device: 'str | torch.device | None' = None) -> 'Measurement'",
+    "predict": "(model: 'nn.Module', sample_input: 'Any', optimizer: 'torch.optim.Optimizer | None' = None, "
+    "config: 'Config | None' = None, *, loss: 'Callable[[Any], torch.Tensor] | None' = None, "
+    "precision: 'str | None' = None, device: 'str | torch.device | None' = None, "
+    "evaluation: 'bool' = False, recompute: 'Collection[str] | str' = ()) -> 'Prediction'",
+    "profile": "(model: 'nn.Module', sample_input: 'Any', optimizer: 'torch.optim.Optimizer | None' = None, "
+    "config: 'Config | None' = None, *, loss: 'Callable[[Any], torch.Tensor] | None' = None, "
+    "precision: 'str | None' = None, device: 'str | torch.device | None' = None, "
+    "evaluation: 'bool' = False, shapes: 'bool' = False) -> 'Profile'",
     "wrap": "(target: 'Target', config: 'Config | None' = None, sample_input: 'Any' = None, "
     "async_offload: 'bool | None' = None, async_config: 'AsyncOffloadConfig | None' = None, "
     "plan: 'Plan | None' = None) -> 'Target'",

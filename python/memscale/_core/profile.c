@@ -306,6 +306,21 @@ static PyObject *profile_units(PyObject *self, PyObject *Py_UNUSED(unused)) {
     return list;
 }
 
+PyDoc_STRVAR(costs_doc, "costs($self, unit, phase, /)\n--\n\n"
+                        "A dict: what a unit (-1: everything between units) does in a phase, all units kept.");
+
+static PyObject *profile_costs(PyObject *self, PyObject *args) {
+    long long unit;
+    int phase;
+    ms_unit_costs c = {.struct_bytes = sizeof c};
+    if (!PyArg_ParseTuple(args, "Li:costs", &unit, &phase)) return NULL;
+    ms_status status = ms_profile_get_costs(((ProfileObject *)self)->profile, unit, phase, &c);
+    if (status != MS_OK) return core_raise(core_state_of_type(Py_TYPE(self)), status);
+    return Py_BuildValue("{sLsLsLsLsLsL}", "flops", (long long)c.flops, "bytes", (long long)c.bytes, "n_ops",
+                         (long long)c.n_ops, "n_kernels", (long long)c.n_kernels, "n_random", (long long)c.n_random,
+                         "working_bytes", (long long)c.working_bytes);
+}
+
 PyDoc_STRVAR(to_json_doc, "to_json($self, /)\n--\n\nThe profile as JSON text.");
 
 static PyObject *profile_to_json(PyObject *self, PyObject *Py_UNUSED(unused)) {
@@ -326,6 +341,7 @@ static PyMethodDef profile_methods[] = {
     {"frontier", profile_frontier, METH_VARARGS, frontier_doc},
     {"simulate", profile_simulate, METH_VARARGS, simulate_doc},
     {"units", profile_units, METH_NOARGS, units_doc},
+    {"costs", profile_costs, METH_VARARGS, costs_doc},
     {"to_json", profile_to_json, METH_NOARGS, to_json_doc},
     {NULL, NULL, 0, NULL},
 };
