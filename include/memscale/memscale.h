@@ -497,7 +497,7 @@ typedef struct ms_simulation_request {
     int64_t n_actions;
     const ms_rates *rates; /* of the device; its capability says what it is */
     int64_t n_multiprocessors;
-    int64_t limit_bytes; /* what torch's allocator may reserve; 0: no limit */
+    int64_t limit_bytes; /* what torch's allocator may reserve, with MS_SIMULATE_ALLOCATOR; 0: no limit */
     uint32_t flags;      /* enum ms_simulation_flag */
     uint32_t reserved;   /* 0 */
 } ms_simulation_request;

@@ -54,6 +54,10 @@ ms_status ms__json_get_bool(const ms__json *object, const char *key, bool *out);
 ms_status ms__json_get_string(const ms__json *object, const char *key, const char **out);
 ms_status ms__json_get_array(const ms__json *object, const char *key, const ms__json **out);
 
+/* An array of whole numbers within these bounds, which must be there; `*out` belongs to the arena. */
+ms_status ms__json_get_ints(const ms__json *object, const char *key, int64_t min, int64_t max, ms__arena *arena,
+                            int64_t **out, size_t *out_n);
+
 /* Error MS_E_PARSE if the value is no object or has a key that is not in the list (which ends in NULL). */
 ms_status ms__json_check_keys(const ms__json *object, const char *const *allowed);
 
@@ -64,6 +68,7 @@ typedef struct ms__json_writer {
     MS__VEC(char) text;
     ms_status status;
     int depth;
+    int n_rows; /* that are open, one inside of the other */
     bool need_comma;
 } ms__json_writer;
 
@@ -77,6 +82,13 @@ void ms__json_put_int(ms__json_writer *w, const char *key, int64_t value);
 void ms__json_put_uint(ms__json_writer *w, const char *key, uint64_t value);
 void ms__json_put_double(ms__json_writer *w, const char *key, double value); /* not finite: written as null */
 void ms__json_put_string(ms__json_writer *w, const char *key, const char *value, size_t n_bytes);
+
+/* An array on one line, as is all that stands in it. */
+void ms__json_begin_row(ms__json_writer *w, const char *key);
+void ms__json_end_row(ms__json_writer *w);
+
+/* A row of whole numbers. */
+void ms__json_put_ints(ms__json_writer *w, const char *key, const int64_t *values, size_t n);
 
 /* A structure's whole number (int64_t): its key, its place, and its range. */
 typedef struct ms__json_field {

@@ -1,4 +1,5 @@
-/* json_write.c - the JSON writer of json.h: one growing text, two spaces a level, keys in the order they are put.
+/* json_write.c - the JSON writer of json.h: one growing text, two spaces a level, keys in the order they are put. Rows
+ * stand on one line, without spaces.
  *
  * Text that is not valid UTF-8 is written byte for byte; callers pass UTF-8. The first failure sticks.
  */
@@ -45,7 +46,7 @@ static void put_quoted(ms__json_writer *w, const char *text, size_t n) {
 
 static void start_value(ms__json_writer *w, const char *key) {
     if (w->need_comma) put_text(w, ",");
-    if (w->depth > 0) put_newline(w);
+    if (w->depth > 0 && w->n_rows == 0) put_newline(w);
     if (key != NULL) {
         put_quoted(w, key, strlen(key));
         put_text(w, ": ");
@@ -62,7 +63,7 @@ static void begin(ms__json_writer *w, const char *key, const char *bracket) {
 
 static void end(ms__json_writer *w, const char *bracket) {
     w->depth--;
-    if (w->need_comma) put_newline(w);
+    if (w->need_comma && w->n_rows == 0) put_newline(w);
     put_text(w, bracket);
     w->need_comma = true;
 }
@@ -71,6 +72,22 @@ void ms__json_begin_object(ms__json_writer *w, const char *key) { begin(w, key, 
 void ms__json_begin_array(ms__json_writer *w, const char *key) { begin(w, key, "["); }
 void ms__json_end_object(ms__json_writer *w) { end(w, "}"); }
 void ms__json_end_array(ms__json_writer *w) { end(w, "]"); }
+
+void ms__json_begin_row(ms__json_writer *w, const char *key) {
+    begin(w, key, "[");
+    w->n_rows++;
+}
+
+void ms__json_end_row(ms__json_writer *w) {
+    end(w, "]");
+    w->n_rows--;
+}
+
+void ms__json_put_ints(ms__json_writer *w, const char *key, const int64_t *values, size_t n) {
+    ms__json_begin_row(w, key);
+    for (size_t i = 0; i < n; i++) ms__json_put_int(w, NULL, values[i]);
+    ms__json_end_row(w);
+}
 
 void ms__json_put_null(ms__json_writer *w, const char *key) {
     start_value(w, key);

@@ -6,11 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "terms.h"
-
 #include "profile.h"
-
-#define BLOCK_BYTES 512 /* sizes are rounded to this on a GPU */
+#include "terms.h"
 
 static void *copy(ms__arena *arena, const void *items, size_t n, size_t item_bytes) {
     void *out = ms__arena_array(arena, n, item_bytes);
@@ -36,32 +33,12 @@ static ms_status copy_step(ms__arena *arena, const ms__step *from, ms__step *out
     return there ? MS_OK : MS_E_NO_MEMORY;
 }
 
-static bool add(int64_t *sum, int64_t value) {
-    *sum += value; /* both in range, so this fits */
-    return ms__size_in_range(*sum);
-}
-
-/* What whoever plays the step adds up. */
-static ms_status check_sums(const ms__step *step) {
-    int64_t held = 0, flops = 0, moved = 0;
-    for (uint32_t i = 0; i < step->n_keys; i++)
-        if (!add(&held, step->numbers[step->keys[i].size] / BLOCK_BYTES * BLOCK_BYTES + BLOCK_BYTES))
-            return ms__fail(MS_E_LIMIT, "the step allocates too many bytes in sum");
-    for (uint32_t i = 0; i < step->n_events; i++) {
-        if (step->events[i].kind != MS__OPERATION) continue;
-        const ms__step_cost *cost = &step->costs[step->events[i].index];
-        if (!add(&flops, step->numbers[cost->flops]) || !add(&moved, step->numbers[cost->bytes]))
-            return ms__fail(MS_E_LIMIT, "the operations of the step are too large in sum");
-    }
-    return MS_OK;
-}
-
 static ms_status fill(ms_profile *profile, const ms_profile *from, const ms__step *step, ms__arena *scratch) {
     profile->step = ms__arena_alloc(&profile->arena, sizeof *profile->step);
     ms_unit *units = ms__arena_array(scratch, (size_t)from->n_units, sizeof *units);
     if (profile->step == NULL || units == NULL) return MS_E_NO_MEMORY;
     ms_status status = copy_step(&profile->arena, step, profile->step);
-    if (status == MS_OK) status = check_sums(profile->step);
+    if (status == MS_OK) status = ms__step_check_sums(profile->step);
     if (status != MS_OK) return status;
     for (int64_t i = 0; i < from->n_units; i++)
         units[i] = (ms_unit){.name = from->units[i].name, .param_bytes = from->units[i].param_bytes};

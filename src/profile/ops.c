@@ -113,7 +113,7 @@ static int64_t bytes_of(const ms__operand *t) { return t->storage < 0 ? 0 : time
 /* The dimension that is `back` places from the last one. */
 static int64_t dim_from_end(const ms__operand *t, int64_t back) {
     int64_t i = t->n_dims - 1 - back;
-    return i >= 0 && i < MS__MAX_DIMS ? t->dims[i] : 1;
+    return i >= 0 && i < MS__MAX_DIMS ? times(1, t->dims[i]) : 1;
 }
 
 static void cost_product(const ms__operand *a, const ms__operand *b, ms__op_cost *out) {

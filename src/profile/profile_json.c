@@ -1,14 +1,17 @@
 /* profile_json.c - units and profiles as versioned JSON, read back strictly.
  *
- * Plans write their units through the same two functions, so that a unit looks the same in both files.
+ * Plans write their units through the same two functions, so that a unit looks the same in both files. Version 1 had no
+ * steps, and is read as well.
  */
 #include <stddef.h>
 #include <string.h>
 
 #include "profile.h"
+#include "step_json.h"
 
 #define VERSION_KEY "memscale_profile"
-#define VERSION 1
+#define VERSION 2
+#define STEP_KEY "step" /* the last: it may be absent, and is not in version 1 */
 
 static const struct {
     const char *key;
@@ -77,22 +80,38 @@ ms_status ms_profile_to_json(const ms_profile *profile, char **out_text) {
     ms__json_begin_array(&w, "units");
     for (int64_t i = 0; i < profile->n_units; i++) ms__unit_write(&w, &profile->units[i], NULL, 0);
     ms__json_end_array(&w);
+    if (profile->step != NULL) {
+        ms__json_begin_object(&w, STEP_KEY);
+        ms__step_write(&w, profile->step);
+        ms__json_end_object(&w);
+    }
     ms__json_end_object(&w);
     return ms__json_finish(&w, out_text);
 }
 
 static ms_status read_header(const ms__json *object, ms_profile_view *out, const ms__json **out_units) {
-    static const char *const allowed[] = {VERSION_KEY, "state_bytes", "rest_bytes", "units", NULL};
+    const char *allowed[] = {VERSION_KEY, "state_bytes", "rest_bytes", "units", STEP_KEY, NULL};
     int64_t version;
     if (object->type != MS__JSON_OBJECT) return ms__fail(MS_E_PARSE, "a JSON object was expected");
     ms_status status = ms__json_get_int(object, VERSION_KEY, 1, &version);
-    if (status == MS_OK && version != VERSION)
-        status = ms__fail(MS_E_VERSION, "profile of version %lld, this library reads %d", (long long)version, VERSION);
-    if (status == MS_OK) status = ms__json_check_keys(object, allowed);
+    if (status != MS_OK) return status;
+    if (version > VERSION)
+        return ms__fail(MS_E_VERSION, "profile of version %lld, this library reads 1 to %d", (long long)version,
+                        VERSION);
+    if (version < VERSION) allowed[4] = NULL;
+    status = ms__json_check_keys(object, allowed);
     if (status == MS_OK) status = ms__json_get_int(object, "state_bytes", 0, &out->state_bytes);
     if (status == MS_OK) status = ms__json_get_int(object, "rest_bytes", 0, &out->rest_bytes);
     if (status == MS_OK) status = ms__json_get_array(object, "units", out_units);
     return status;
+}
+
+static ms_status read_step(const ms__json *document, ms_profile *profile) {
+    const ms__json *object = ms__json_get(document, STEP_KEY);
+    if (object == NULL) return MS_OK;
+    profile->step = ms__arena_alloc(&profile->arena, sizeof *profile->step);
+    if (profile->step == NULL) return MS_E_NO_MEMORY;
+    return ms__step_read(object, profile->n_units, &profile->arena, profile->step);
 }
 
 static ms_status read_profile(const ms__json *document, ms__arena *scratch, ms_profile **out) {
@@ -106,7 +125,15 @@ static ms_status read_profile(const ms__json *document, ms__arena *scratch, ms_p
     if (status != MS_OK) return status;
     view.units = units;
     view.n_units = (int64_t)list->n;
-    return ms_profile_create(&view, out);
+    ms_profile *profile = NULL;
+    status = ms_profile_create(&view, &profile);
+    if (status == MS_OK) status = read_step(document, profile);
+    if (status != MS_OK) {
+        ms_profile_destroy(profile);
+        return status;
+    }
+    *out = profile;
+    return MS_OK;
 }
 
 ms_status ms_profile_from_json(const char *text, size_t n_bytes, ms_profile **out_profile) {

@@ -71,8 +71,8 @@ static ms_status check_ops(const ms_trace *trace) {
     }
     for (int64_t i = 0; i < trace->n_operands; i++) {
         const ms_trace_operand *t = &trace->operands[i];
-        if (t->storage < -1 || t->storage >= trace->n_storages || t->element_bytes < 0 || t->element_bytes > 64 ||
-            t->n_dims < 0)
+        if (t->storage < -1 || t->storage >= trace->n_storages || t->element_bytes < 0 ||
+            t->element_bytes > MS__MAX_ELEMENT_BYTES || t->n_dims < 0)
             return ms__fail(MS_E_INVALID, "operand %lld of a trace is out of range", (long long)i);
     }
     return MS_OK;
@@ -85,7 +85,12 @@ static ms_status check_trace(const ms_trace *trace) {
     if (status == MS_OK) status = check_array(trace->operands, trace->n_operands, "operands");
     if (status == MS_OK) status = check_array(trace->names, trace->n_names, "names");
     if (status == MS_OK) status = check_array(trace->kinds, trace->n_storages, "storages");
-    return status == MS_OK ? check_ops(trace) : status;
+    if (status != MS_OK) return status;
+    if (trace->n_events > MS__STEP_MAX_EVENTS)
+        return ms__fail(MS_E_LIMIT, "a trace of %lld events is too long", (long long)trace->n_events);
+    for (int64_t i = 0; i < trace->n_names; i++)
+        if (trace->names[i] == NULL) return ms__fail(MS_E_INVALID, "name %lld of a trace is NULL", (long long)i);
+    return check_ops(trace);
 }
 
 /* ---- One trace ---- */
@@ -167,6 +172,8 @@ static ms_status walk_allocation(builder *b, walk *w, const walk *first, int64_t
         ms__step_key fresh = {0};
         key = (uint32_t)b->keys.n;
         if (!add_number(b, n_bytes, &fresh.size) || !ms__vec_push(&b->keys, fresh)) return MS_E_NO_MEMORY;
+    } else if (b->numbers.items[b->keys.items[key].size] != n_bytes) {
+        return ms__fail(MS_E_MISMATCH, "the traces differ in a size behind operation %lld", (long long)w->ordinal);
     }
     slot here = {w->ordinal, w->place, key};
     if (plain && !ms__vec_push(&w->slots, here)) return MS_E_NO_MEMORY;
@@ -225,7 +232,7 @@ static ms_status walk_trace(builder *b, ms__arena *scratch, const ms_trace *trac
     memset(w->released, 0xff, n * sizeof *w->released);
     for (int64_t i = 0; i < trace->n_events && status == MS_OK; i++)
         status = walk_event(b, w, first, &trace->events[i]);
-    return status;
+    return status == MS_OK ? add_scratch(b, w) : status;
 }
 
 static ms_status check_same(const walk *a, const walk *b) {
@@ -256,27 +263,13 @@ static uint32_t category_of(const walk *w, int64_t storage) {
     return stays ? MS_CATEGORY_OPTIMIZER : MS_CATEGORY_WORKING;
 }
 
-/* Where each key is released in each variant, and what it is. */
-static ms_status settle_keys(builder *b, ms__arena *scratch, int n_variants, int32_t **out_released) {
-    size_t n = b->keys.n;
-    int32_t *released = ms__arena_array(scratch, n * MS__N_VARIANTS, sizeof *released);
-    if (released == NULL) return MS_E_NO_MEMORY;
-    memset(released, 0xff, n * MS__N_VARIANTS * sizeof *released);
-    for (int v = n_variants - 1; v >= 0; v--) { /* the kept variant has the last word on categories */
+/* What each key is. */
+static void settle_keys(builder *b, int n_variants) {
+    for (int v = n_variants - 1; v >= 0; v--) { /* the kept variant has the last word */
         const walk *w = &b->walks[v];
-        for (int64_t s = 0; s < w->trace->n_storages; s++) {
-            if (w->keys[s] == NO_KEY) continue;
-            released[w->keys[s] * MS__N_VARIANTS + (uint32_t)v] = w->released[s];
-            b->keys.items[w->keys[s]].category = category_of(w, s);
-        }
+        for (int64_t s = 0; s < w->trace->n_storages; s++)
+            if (w->keys[s] != NO_KEY) b->keys.items[w->keys[s]].category = category_of(w, s);
     }
-    *out_released = released;
-    return MS_OK;
-}
-
-static bool is_loose(const int32_t *released, uint32_t key, bool has_lean, const bool *in_both) {
-    const int32_t *r = &released[key * MS__N_VARIANTS];
-    return has_lean && in_both[key] && r[MS__KEPT] != r[MS__LEAN];
 }
 
 static void *copy(ms__arena *arena, const void *items, size_t n, size_t item_bytes) {
@@ -285,42 +278,15 @@ static void *copy(ms__arena *arena, const void *items, size_t n, size_t item_byt
     return out;
 }
 
-/* Which keys occur in both traces. */
-static ms_status find_common(const builder *b, ms__arena *scratch, bool **out) {
-    bool *first = ms__arena_array(scratch, b->keys.n, sizeof *first);
-    *out = ms__arena_array(scratch, b->keys.n, sizeof **out);
-    if (first == NULL || *out == NULL) return MS_E_NO_MEMORY;
-    for (int v = 0; v < MS__N_VARIANTS; v++) {
-        const walk *w = &b->walks[v];
-        for (int64_t s = 0; w->trace != NULL && s < w->trace->n_storages; s++) {
-            if (w->keys[s] == NO_KEY) continue;
-            if (v == MS__KEPT) first[w->keys[s]] = true;
-            if (v == MS__LEAN) (*out)[w->keys[s]] = first[w->keys[s]];
-        }
-    }
-    return MS_OK;
-}
-
-static ms_status fill_segments(builder *b, ms__arena *arena, ms__arena *scratch, ms__step *out) {
-    bool has_lean = b->lean != NULL, *common = NULL;
-    int32_t *released = NULL;
-    ms_status status = find_common(b, scratch, &common);
-    if (status == MS_OK) status = settle_keys(b, scratch, has_lean ? 2 : 1, &released);
-    if (status != MS_OK) return status;
-    size_t n_segments = b->walks[MS__KEPT].runs.n, n_loose = 0, n_events = 0;
-    for (uint32_t k = 0; k < b->keys.n; k++) n_loose += is_loose(released, k, has_lean, common);
+static ms_status fill_segments(builder *b, ms__arena *arena, ms__step *out) {
+    bool has_lean = b->lean != NULL;
+    size_t n_segments = b->walks[MS__KEPT].runs.n, n_events = 0;
+    settle_keys(b, has_lean ? 2 : 1);
     for (int v = 0; v < MS__N_VARIANTS; v++) n_events += b->walks[v].events.n;
+    if (n_events > MS__STEP_MAX_EVENTS) return ms__fail(MS_E_LIMIT, "a step of %zu events is too long", n_events);
     out->segments = ms__arena_array(arena, n_segments, sizeof *out->segments);
     out->events = ms__arena_array(arena, n_events, sizeof *out->events);
-    out->loose = ms__arena_array(arena, n_loose, sizeof *out->loose);
-    if (out->segments == NULL || out->events == NULL || out->loose == NULL) return MS_E_NO_MEMORY;
-    for (uint32_t k = 0; k < b->keys.n; k++) {
-        if (!is_loose(released, k, has_lean, common)) continue;
-        ms__loose *l = &out->loose[out->n_loose++];
-        l->key = k;
-        b->keys.items[k].loose = out->n_loose;
-        for (int v = 0; v < MS__N_VARIANTS; v++) l->segment[v] = released[k * MS__N_VARIANTS + (uint32_t)v];
-    }
+    if (out->segments == NULL || out->events == NULL) return MS_E_NO_MEMORY;
     for (size_t i = 0; i < n_segments; i++) {
         ms__segment *segment = &out->segments[i];
         const run *kept = &b->walks[MS__KEPT].runs.items[i];
@@ -377,8 +343,9 @@ static ms_status build(builder *b, ms__arena *arena, ms__arena *scratch, const m
     if (b->lean != NULL) status = walk_trace(b, scratch, b->lean, &w[MS__LEAN], NULL);
     if (status == MS_OK) status = walk_trace(b, scratch, kept, &w[MS__KEPT], b->lean == NULL ? NULL : &w[MS__LEAN]);
     if (status == MS_OK && b->lean != NULL) status = check_same(&w[MS__KEPT], &w[MS__LEAN]);
-    if (status == MS_OK) status = fill_segments(b, arena, scratch, out);
-    return status == MS_OK ? intern_all(b, arena, scratch, out) : status;
+    if (status == MS_OK) status = fill_segments(b, arena, out);
+    if (status == MS_OK) status = intern_all(b, arena, scratch, out);
+    return status == MS_OK ? ms__step_finish(arena, out) : status;
 }
 
 ms_status ms__step_from_traces(ms__arena *arena, const ms_trace *kept, const ms_trace *lean, int64_t n_units,

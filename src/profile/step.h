@@ -7,8 +7,12 @@
  *
  * What always holds
  *   - A step is never changed after it was made. Indices were checked when it was made: whoever walks it need not.
- *   - Within a variant of a segment events are in the order of the step. A key is released in the same segment in both
- *     variants, or it is loose, or it is never released.
+ *   - Within a variant of a segment events are in the order of the step. A variant allocates a key at most once, and
+ *     releases it at most once, behind that. A key is released in the same segment in both variants, or it is loose, or
+ *     it is never released.
+ *   - Keys are numbered in the order in which they are first allocated, the lean variant before the kept one.
+ *   - Numbers are sizes (ms__size_in_range), and so are these sums: the bytes of all keys, in blocks of 512; operations
+ *     and bytes of all costs, each time that they occur. There are at most MS__STEP_MAX_EVENTS events.
  */
 #ifndef MS_PROFILE_STEP_H
 #define MS_PROFILE_STEP_H
@@ -17,6 +21,9 @@
 #include "../common/json.h"
 #include "../common/status.h"
 #include "ops.h"
+
+#define MS__STEP_MAX_EVENTS ((uint32_t)1 << 22)
+#define MS__MAX_ELEMENT_BYTES 64
 
 enum { MS__KEPT, MS__LEAN, MS__N_VARIANTS };
 
@@ -39,7 +46,7 @@ typedef struct ms__step_cost {
     uint32_t flags; /* MS__OP_... */
 } ms__step_cost;
 
-enum { MS__OP_VIEW = 1, MS__OP_MATRIX = 2, MS__OP_RANDOM = 4, MS__OP_ATTENTION = 8 };
+enum { MS__OP_VIEW = 1, MS__OP_MATRIX = 2, MS__OP_RANDOM = 4, MS__OP_ATTENTION = 8, MS__OP_ALL = 15 };
 
 typedef struct ms__step_scratch {
     uint32_t rule;                   /* enum ms__scratch_rule */
@@ -64,7 +71,8 @@ enum { MS__TERM_1, MS__TERM_B, MS__TERM_T, MS__TERM_BT, MS__TERM_TT, MS__TERM_BT
 
 typedef struct ms__step {
     int64_t *numbers;      /* sizes and costs at this shape, each once */
-    int64_t *coefficients; /* MS__N_TERMS for each number, over `denominator`; NULL: only this shape is known */
+    int64_t *coefficients; /* MS__N_TERMS for each number, over `denominator`; NULL: only this shape is known. Within
+                            * the range of sizes, or less than 0 by no more */
     int64_t denominator;   /* above 0 where there are coefficients */
     int64_t batch, length; /* this shape; 0: not said */
     ms__step_key *keys;
@@ -76,6 +84,12 @@ typedef struct ms__step {
     uint32_t n_numbers, n_keys, n_events, n_costs, n_scratches, n_segments, n_loose, n_units;
     bool has_lean;
 } ms__step;
+
+/* Find the loose keys of a step that is whole but for them, and check its sums. Errors: MS_E_LIMIT, MS_E_NO_MEMORY. */
+ms_status ms__step_finish(ms__arena *arena, ms__step *step);
+
+/* Numbers and sums of a step at another shape. Errors: MS_E_LIMIT. */
+ms_status ms__step_check_sums(const ms__step *step);
 
 /* From the trace of a step with all units kept, and one with all of them lean or NULL. What it holds belongs to the
  * arena. Errors: MS_E_INVALID (a trace is malformed), MS_E_MISMATCH (the two are not of the same step), MS_E_LIMIT,

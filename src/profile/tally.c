@@ -1,8 +1,8 @@
 /* tally.c - what a step means for each unit, and for the whole.
  *
  * A unit's saved bytes are what its forward allocates and backward releases, all units kept. Its boundary is what
- * others allocate in forward and the unit's backward releases, all units lean. Sums saturate: whoever takes the units
- * over checks their range.
+ * others allocate in forward and the unit's backward releases, all units lean. A step's sums fit (step.h), so that
+ * these do.
  */
 #include "profile.h"
 
@@ -15,8 +15,6 @@ typedef struct tally {
     int64_t rest;   /* kept for backward between units */
 } tally;
 
-static void add(int64_t *sum, int64_t value) { *sum = value > INT64_MAX - *sum ? INT64_MAX : *sum + value; }
-
 static int64_t size_of(const ms__step *step, uint32_t key) { return step->numbers[step->keys[key].size]; }
 
 static bool is_activation(const tally *t, uint32_t key) {
@@ -27,9 +25,9 @@ static void count_release(tally *t, uint32_t key, const ms__segment *s, int vari
     if (s->phase != MS_PHASE_BACKWARD || !is_activation(t, key)) return;
     int32_t maker = t->maker[key];
     int64_t n_bytes = size_of(t->step, key);
-    if (variant == MS__LEAN && s->unit >= 0 && maker != s->unit) add(&t->units[s->unit].boundary_bytes, n_bytes);
-    if (variant == MS__KEPT && maker >= 0) add(&t->units[maker].saved_bytes, n_bytes);
-    if (variant == MS__KEPT && maker < 0) add(&t->rest, n_bytes);
+    if (variant == MS__LEAN && s->unit >= 0 && maker != s->unit) t->units[s->unit].boundary_bytes += n_bytes;
+    if (variant == MS__KEPT && maker >= 0) t->units[maker].saved_bytes += n_bytes;
+    if (variant == MS__KEPT && maker < 0) t->rest += n_bytes;
 }
 
 static void count_segment(tally *t, uint32_t index, int variant) {
@@ -40,7 +38,7 @@ static void count_segment(tally *t, uint32_t index, int variant) {
         if (event->kind == MS__ALLOCATE && forward) t->maker[event->index] = s->unit;
         if (event->kind == MS__RELEASE) count_release(t, event->index, s, variant);
         if (event->kind == MS__OPERATION && forward && s->unit >= 0 && variant == MS__KEPT)
-            add(&t->units[s->unit].n_rows, t->step->numbers[t->step->costs[event->index].flops]);
+            t->units[s->unit].n_rows += t->step->numbers[t->step->costs[event->index].flops];
     }
 }
 
@@ -57,8 +55,8 @@ static void describe_units(const tally *t, int64_t n_units) {
     }
     for (int64_t i = 0; i < n_units; i++) {
         ms_unit *unit = &t->units[i];
-        int64_t weights = unit->param_bytes / 2;       /* two operations for each of four bytes */
-        add(&unit->saved_bytes, unit->boundary_bytes); /* what the first planner means by it */
+        int64_t weights = unit->param_bytes / 2;   /* two operations for each of four bytes */
+        unit->saved_bytes += unit->boundary_bytes; /* what the first planner means by it */
         unit->n_rows = weights > 0 ? unit->n_rows / weights : 0;
         if (t->step->has_lean) unit->flags |= MS_UNIT_ELIGIBLE;
     }
@@ -70,7 +68,7 @@ static int64_t state_bytes(const ms__step *step) {
         uint32_t category = step->keys[k].category;
         if (category == MS_CATEGORY_PARAMETER || category == MS_CATEGORY_BUFFER || category == MS_CATEGORY_GRADIENT ||
             category == MS_CATEGORY_OPTIMIZER)
-            add(&sum, size_of(step, k));
+            sum += size_of(step, k);
     }
     return sum;
 }
@@ -87,7 +85,5 @@ ms_status ms__profile_tally(ms_profile *profile, ms_unit *units, int64_t n_units
     profile->n_units = n_units;
     profile->state_bytes = state_bytes(t.step);
     profile->rest_bytes = t.rest;
-    if (!ms__size_in_range(profile->state_bytes) || !ms__size_in_range(profile->rest_bytes))
-        return ms__fail(MS_E_LIMIT, "the sizes of the step are too large in sum");
     return ms__units_copy(&profile->arena, units, n_units, &profile->units);
 }

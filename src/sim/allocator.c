@@ -32,6 +32,8 @@ typedef struct block {
     size_t next;     /* of an unused one: the next unused */
     size_t left;     /* of a free one: its subtrees */
     size_t right;
+    size_t whole_previous; /* of a free one that is a whole segment: its neighbours among those */
+    size_t whole_next;
     uint32_t priority;
     uint8_t state;
     bool large;
@@ -41,6 +43,7 @@ struct ms__allocator {
     MS__VEC(block) blocks;
     size_t unused;   /* the first of those that are blocks no more */
     size_t pools[2]; /* roots: small, large */
+    size_t wholes;   /* the first of the free blocks that are whole segments */
     int64_t next_address;
     int64_t limit_bytes;
     ms__allocator_stats stats;
@@ -89,7 +92,14 @@ static void pool_add(ms__allocator *a, size_t index) {
     }
     *low = *high = 0;
     self->state = FREE;
-    if (is_split(self)) a->stats.inactive_split_bytes += self->size_bytes;
+    if (is_split(self)) {
+        a->stats.inactive_split_bytes += self->size_bytes;
+        return;
+    }
+    self->whole_previous = 0;
+    self->whole_next = a->wholes;
+    items[a->wholes].whole_previous = index;
+    a->wholes = index;
 }
 
 static size_t pool_remove(ms__allocator *a, size_t *link) {
@@ -107,7 +117,13 @@ static size_t pool_remove(ms__allocator *a, size_t *link) {
         }
     }
     *link = left != 0 ? left : right;
-    if (is_split(&items[index])) a->stats.inactive_split_bytes -= items[index].size_bytes;
+    const block *self = &items[index];
+    if (is_split(self)) {
+        a->stats.inactive_split_bytes -= self->size_bytes;
+        return index;
+    }
+    items[self->whole_next].whole_previous = self->whole_previous;
+    *(self->whole_previous == 0 ? &a->wholes : &items[self->whole_previous].whole_next) = self->whole_next;
     return index;
 }
 
@@ -243,14 +259,10 @@ ms_status ms__allocator_give(ms__allocator *allocator, int64_t block_index) {
 }
 
 void ms__allocator_empty(ms__allocator *allocator) {
-    ms__allocator_stats *stats = &allocator->stats;
-    int64_t unused = stats->reserved_bytes - stats->allocated_bytes - stats->inactive_split_bytes;
-    for (size_t i = 1; unused > 0; i++) {
-        block *b = &allocator->blocks.items[i];
-        if (b->state != FREE || is_split(b)) continue;
-        unused -= b->size_bytes;
-        stats->reserved_bytes -= b->size_bytes;
-        stats->n_segments--;
+    while (allocator->wholes != 0) {
+        const block *b = &allocator->blocks.items[allocator->wholes];
+        allocator->stats.reserved_bytes -= b->size_bytes;
+        allocator->stats.n_segments--;
         drop_block(allocator, pool_remove(allocator, pool_find(allocator, b)));
     }
 }

@@ -123,7 +123,7 @@ static int64_t fill_points(const ledger *l, ms_frontier_point *out) {
 
 static ms_status check_arguments(const ms_profile *profile, int64_t unit, const ms_rates *rates) {
     if (profile == NULL || rates == NULL) return ms__fail(MS_E_INVALID, "ms_profile_frontier: an argument is NULL");
-    ms_status status = ms__check_struct(rates->struct_bytes, sizeof *rates, "ms_rates");
+    ms_status status = ms__rates_check(rates);
     if (status != MS_OK) return status;
     if (profile->step == NULL || !profile->step->has_lean)
         return ms__fail(MS_E_INVALID, "this profile does not know its units recomputed");

@@ -6,6 +6,9 @@
  *
  * Time: the host queues operations one after the other; the device starts each when it is queued and the one before is
  * done, and takes as long as its arithmetic or its memory traffic, whichever is longer.
+ *
+ * A step's sums fit in 60 bits (step.h) and the request is checked, so bytes need no checks here; times end at
+ * MS__MAX_NS.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +21,10 @@
 #define ROUND_BYTES 512
 #define N_STEPS 3
 #define NOT_THERE INT64_MIN
+#define MAX_MULTIPROCESSORS INT64_C(1000000)
+#define ALL_FLAGS                                                                                                      \
+    ((uint32_t)(MS_SIMULATE_ALLOCATOR | MS_SIMULATE_ENGINE_THREAD | MS_SIMULATE_FUSED | MS_SIMULATE_RESUMED |          \
+                MS_SIMULATE_KEEP_GRADIENTS))
 
 struct ms_simulation {
     ms_simulation_summary summary;
@@ -29,6 +36,11 @@ typedef struct clock {
     int64_t host_ns, device_ns;
 } clock;
 
+typedef struct peak {
+    int64_t bytes, segment;
+    int64_t parts[MS_N_CATEGORIES];
+} peak;
+
 typedef struct player {
     const ms_simulation_request *request;
     const ms__step *step;
@@ -39,10 +51,9 @@ typedef struct player {
     int32_t *first_released;  /* segment -> its first loose key, or -1 */
     int32_t *next_released;   /* loose key -> the next of the same segment, or -1 */
     int64_t parts[MS_N_CATEGORIES];
-    int64_t held_bytes;      /* what the parts add up to, rounded */
-    int64_t allocated, peak; /* of this step */
-    int64_t peak_parts[MS_N_CATEGORIES];
-    int64_t peak_segment;
+    int64_t held_bytes;    /* what the parts add up to, rounded */
+    int64_t allocated;     /* now */
+    peak peak;             /* of this segment; at the end, of the step */
     bool has_workspace[2]; /* of the calling thread, and of the engine's */
     clock now;
     int64_t n_ops;
@@ -58,10 +69,10 @@ static int64_t rounded(const player *p, int64_t n_bytes) {
 
 static void note_peak(player *p, int64_t segment) {
     p->allocated = p->allocator == NULL ? p->held_bytes : ms__allocator_get_stats(p->allocator).allocated_bytes;
-    if (p->allocated <= p->peak) return;
-    p->peak = p->allocated;
-    p->peak_segment = segment;
-    memcpy(p->peak_parts, p->parts, sizeof p->parts);
+    if (p->allocated <= p->peak.bytes) return;
+    p->peak.bytes = p->allocated;
+    p->peak.segment = segment;
+    memcpy(p->peak.parts, p->parts, sizeof p->parts);
 }
 
 static ms_status take(player *p, int64_t n_bytes, uint32_t category, int64_t segment, int64_t *out_block) {
@@ -116,15 +127,15 @@ static ms_status take_workspace(player *p, const ms__segment *segment, int64_t i
 static void run_op(player *p, const ms__step_cost *cost) {
     const ms_rates *rates = p->request->rates;
     p->n_ops++;
-    p->now.host_ns += rates->dispatch_ns;
+    p->now.host_ns = ms__later(p->now.host_ns, rates->dispatch_ns);
     if (cost->flags & MS__OP_VIEW) return;
     int64_t busy = ms__op_busy_ns(rates, p->step, cost);
     if (!on_gpu(p)) {
-        p->now.host_ns += busy;
+        p->now.host_ns = ms__later(p->now.host_ns, busy);
         return;
     }
     if (p->now.device_ns < p->now.host_ns) p->now.device_ns = p->now.host_ns;
-    p->now.device_ns += busy;
+    p->now.device_ns = ms__later(p->now.device_ns, busy);
 }
 
 static int64_t time_now(const player *p) {
@@ -191,15 +202,20 @@ static ms_status take_category(player *p, uint32_t category) {
     return status;
 }
 
+/* All stretches as they are where they take no part. */
+static void clear_points(ms_simulation *sim, const ms__step *step) {
+    for (uint32_t i = 0; i < step->n_segments; i++)
+        sim->points[i] = (ms_simulation_point){.struct_bytes = sizeof *sim->points,
+                                               .unit = step->segments[i].unit,
+                                               .phase = (int32_t)step->segments[i].phase};
+}
+
 static void set_point(ms_simulation *sim, const player *p, int64_t index, int64_t before_ns) {
     ms_simulation_point *point = &sim->points[index];
-    *point = (ms_simulation_point){.struct_bytes = sizeof *point,
-                                   .unit = p->step->segments[index].unit,
-                                   .phase = (int32_t)p->step->segments[index].phase,
-                                   .end_bytes = p->allocated,
-                                   .peak_bytes = p->peak,
-                                   .duration_ns = time_now(p) - before_ns};
-    memcpy(point->parts, p->peak_parts, sizeof point->parts);
+    point->end_bytes = p->allocated;
+    point->peak_bytes = p->peak.bytes;
+    point->duration_ns = time_now(p) - before_ns;
+    memcpy(point->parts, p->peak.parts, sizeof point->parts);
 }
 
 static bool takes_part(const player *p, const ms__segment *segment, int step) {
@@ -209,34 +225,34 @@ static bool takes_part(const player *p, const ms__segment *segment, int step) {
     return segment->phase != MS_PHASE_STATE;
 }
 
+/* Forget the peak and start from what there is. */
+static void begin_peak(player *p, int64_t segment) {
+    p->peak.bytes = -1;
+    note_peak(p, segment);
+}
+
 /* One step. The peak within each segment is noted as well as that of the step. */
 static ms_status play_step(player *p, ms_simulation *sim, int step) {
-    int64_t peak = 0, peak_segment = 0, parts[MS_N_CATEGORIES] = {0};
     ms_status status = MS_OK;
     p->now = (clock){0};
     p->n_ops = 0;
+    begin_peak(p, 0);
+    peak highest = p->peak;
     for (uint32_t i = 0; i < p->step->n_segments && status == MS_OK; i++) {
         if (!takes_part(p, &p->step->segments[i], step)) continue;
         int64_t before = time_now(p);
-        p->peak = 0;
-        note_peak(p, i);
+        begin_peak(p, i);
         status = play_segment(p, i);
         note_peak(p, i);
         set_point(sim, p, i, before);
-        if (p->peak <= peak) continue;
-        peak = p->peak;
-        peak_segment = i;
-        memcpy(parts, p->peak_parts, sizeof parts);
+        if (p->peak.bytes > highest.bytes) highest = p->peak;
     }
-    p->peak = peak;
-    p->peak_segment = peak_segment;
-    memcpy(p->peak_parts, parts, sizeof parts);
+    p->peak = highest;
     if (status == MS_OK && !(p->request->flags & MS_SIMULATE_KEEP_GRADIENTS))
         status = give_category(p, MS_CATEGORY_GRADIENT);
     if (status == MS_OK) status = give_category(p, MS_CATEGORY_ACTIVATION);
     if (status == MS_OK) status = give_category(p, MS_CATEGORY_WORKING);
-    note_peak(p, peak_segment);
-    p->allocated = p->allocator == NULL ? p->held_bytes : ms__allocator_get_stats(p->allocator).allocated_bytes;
+    note_peak(p, highest.segment); /* what is left, which is less */
     return status;
 }
 
@@ -280,10 +296,11 @@ static ms_status prepare(player *p, ms__arena *arena) {
     return MS_OK;
 }
 
-static ms_status play_state(player *p) {
+static ms_status play_state(player *p, int64_t *out_bytes) {
     ms_status status = MS_OK;
     for (uint32_t i = 0; i < p->step->n_segments && status == MS_OK; i++)
         if (p->step->segments[i].phase == MS_PHASE_STATE) status = play_segment(p, i);
+    *out_bytes = p->held_bytes;
     if (status == MS_OK && p->request->flags & MS_SIMULATE_RESUMED) status = take_category(p, MS_CATEGORY_OPTIMIZER);
     return status;
 }
@@ -301,30 +318,43 @@ static void sum_times(ms_simulation *sim) {
 
 static ms_status play(player *p, ms_simulation *sim) {
     ms_simulation_summary *s = &sim->summary;
-    ms_status status = play_state(p);
-    s->state_bytes = p->held_bytes;
+    ms_status status = play_state(p, &s->state_bytes);
     for (int step = 0; step < N_STEPS && status == MS_OK; step++) {
-        memset(sim->points, 0, (size_t)sim->n_points * sizeof *sim->points);
+        clear_points(sim, p->step);
         status = play_step(p, sim, step);
-        int64_t reserved = p->allocator == NULL ? p->peak : ms__allocator_get_stats(p->allocator).peak_reserved_bytes;
+        int64_t reserved =
+            p->allocator == NULL ? p->peak.bytes : ms__allocator_get_stats(p->allocator).peak_reserved_bytes;
         if (step == 0) {
-            s->first_peak_bytes = p->peak;
+            s->first_peak_bytes = p->peak.bytes;
             s->first_reserved_bytes = reserved;
         }
         s->reserved_bytes = reserved;
     }
-    s->steady_peak_bytes = p->peak;
+    s->steady_peak_bytes = p->peak.bytes;
     s->between_bytes = p->allocated;
-    s->peak_unit = sim->n_points > 0 ? p->step->segments[p->peak_segment].unit : -1;
-    s->peak_phase = sim->n_points > 0 ? (int32_t)p->step->segments[p->peak_segment].phase : 0;
+    s->peak_unit = sim->n_points > 0 ? p->step->segments[p->peak.segment].unit : -1;
+    s->peak_phase = sim->n_points > 0 ? (int32_t)p->step->segments[p->peak.segment].phase : 0;
     s->n_ops = p->n_ops;
     int64_t known = 0;
-    for (int c = 0; c < MS_N_CATEGORIES; c++) known += s->parts[c] = p->peak_parts[c];
-    s->unused_bytes = p->peak - known;
+    for (int c = 0; c < MS_N_CATEGORIES; c++) known += s->parts[c] = p->peak.parts[c];
+    s->unused_bytes = p->peak.bytes - known;
     s->host_ns = p->now.host_ns;
     s->device_ns = p->now.device_ns;
     sum_times(sim);
     return status;
+}
+
+static ms_status check_actions(const ms_simulation_request *request, const ms__step *step) {
+    if (request->actions == NULL) return MS_OK;
+    if (request->n_actions != (int64_t)step->n_units)
+        return ms__fail(MS_E_MISMATCH, "%lld actions for %u units", (long long)request->n_actions, step->n_units);
+    for (int64_t i = 0; i < request->n_actions; i++) {
+        if (request->actions[i] != MS_ACTION_KEEP && request->actions[i] != MS_ACTION_RECOMPUTE)
+            return ms__fail(MS_E_INVALID, "ms_simulate: action %d is unknown", (int)request->actions[i]);
+        if (request->actions[i] == MS_ACTION_RECOMPUTE && !step->has_lean)
+            return ms__fail(MS_E_INVALID, "this profile does not know its units recomputed");
+    }
+    return MS_OK;
 }
 
 static ms_status check_request(const ms_simulation_request *request) {
@@ -333,16 +363,13 @@ static ms_status check_request(const ms_simulation_request *request) {
     if (status != MS_OK) return status;
     if (request->profile == NULL || request->rates == NULL)
         return ms__fail(MS_E_INVALID, "ms_simulate: no profile or no rates");
-    status = ms__check_struct(request->rates->struct_bytes, sizeof *request->rates, "ms_rates");
+    status = ms__rates_check(request->rates);
     if (status != MS_OK) return status;
-    const ms__step *step = request->profile->step;
-    if (step == NULL) return ms__fail(MS_E_INVALID, "this profile has no step to simulate");
-    if (request->actions != NULL && request->n_actions != (int64_t)step->n_units)
-        return ms__fail(MS_E_MISMATCH, "%lld actions for %u units", (long long)request->n_actions, step->n_units);
-    for (int64_t i = 0; request->actions != NULL && i < request->n_actions; i++)
-        if (request->actions[i] == MS_ACTION_RECOMPUTE && !step->has_lean)
-            return ms__fail(MS_E_INVALID, "this profile does not know its units recomputed");
-    return MS_OK;
+    if (request->n_multiprocessors < 0 || request->n_multiprocessors > MAX_MULTIPROCESSORS ||
+        request->limit_bytes < 0 || (request->flags & ~ALL_FLAGS) != 0 || request->reserved != 0)
+        return ms__fail(MS_E_INVALID, "ms_simulate: a field of the request is out of range");
+    if (request->profile->step == NULL) return ms__fail(MS_E_INVALID, "this profile has no step to simulate");
+    return check_actions(request, request->profile->step);
 }
 
 ms_status ms_simulate(const ms_simulation_request *request, ms_simulation **out) {

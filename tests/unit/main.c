@@ -26,7 +26,11 @@
     X(rates)                                                                                                           \
     X(units)                                                                                                           \
     X(profile)                                                                                                         \
+    X(ops)                                                                                                             \
+    X(step)                                                                                                            \
+    X(step_json)                                                                                                       \
     X(allocator)                                                                                                       \
+    X(sim)                                                                                                             \
     X(plan)                                                                                                            \
     X(plan_json)
 

@@ -9,7 +9,7 @@
 
 /* Reviewed like code: a change here changes every profile that is on disk. */
 static const char golden[] = "{\n"
-                             "  \"memscale_profile\": 1,\n"
+                             "  \"memscale_profile\": 2,\n"
                              "  \"state_bytes\": 1024000,\n"
                              "  \"rest_bytes\": 51200,\n"
                              "  \"units\": [\n"
@@ -176,11 +176,25 @@ static void check_refused(const char *text, ms_status wanted) {
 }
 
 TEST(versions) {
-    check_refused(with("\"memscale_profile\": 1", "\"memscale_profile\": 2"), MS_E_VERSION);
-    check_refused("{\"memscale_profile\": 3, \"future\": true}", MS_E_VERSION);
-    check_refused(with("\"memscale_profile\": 1", "\"memscale_profile\": 0"), MS_E_PARSE);
-    check_refused(with("\"memscale_profile\": 1", "\"memscale_profile\": 1.0"), MS_E_PARSE);
+    check_refused(with("\"memscale_profile\": 2", "\"memscale_profile\": 3"), MS_E_VERSION);
+    check_refused("{\"memscale_profile\": 4, \"future\": true}", MS_E_VERSION);
+    check_refused(with("\"memscale_profile\": 2", "\"memscale_profile\": 0"), MS_E_PARSE);
+    check_refused(with("\"memscale_profile\": 2", "\"memscale_profile\": 2.0"), MS_E_PARSE);
     check_refused(with("memscale_profile", "memscale_plan"), MS_E_PARSE);
+}
+
+/* Files of the first version are read, and written as they are written now. Steps came with the second. */
+TEST(the_first_version) {
+    ms_profile *profile = NULL;
+    const char *old = with("\"memscale_profile\": 2", "\"memscale_profile\": 1");
+    CHECK_STATUS(ms_profile_from_json(old, strlen(old), &profile), MS_OK);
+    char *text = text_of(profile);
+    CHECK_EQ_STR(text, golden);
+    ms_free(text);
+    ms_profile_destroy(profile);
+    check_refused("{\"memscale_profile\": 1, \"state_bytes\": 0, \"rest_bytes\": 0, \"units\": [], \"step\": {}}",
+                  MS_E_PARSE);
+    CHECK(strstr(ms_error_message(), "unknown key \"step\"") != NULL);
 }
 
 TEST(unknown_missing_and_duplicate_keys) {
@@ -285,6 +299,6 @@ TEST(missing_arguments) {
 }
 
 SUITE(profile, CASE(the_golden_profile), CASE(a_profile_has_copies), CASE(a_profile_without_units_comes_back),
-      CASE(strange_names_come_back), CASE(a_profile_makes_a_plan), CASE(versions),
+      CASE(strange_names_come_back), CASE(a_profile_makes_a_plan), CASE(versions), CASE(the_first_version),
       CASE(unknown_missing_and_duplicate_keys), CASE(wrong_types), CASE(values_out_of_range), CASE(a_file_that_is_cut),
       CASE(what_cannot_be_created), CASE(missing_arguments));

@@ -1,0 +1,83 @@
+/* step_check.c - what is done to every step before anybody walks it, whoever made it.
+ *
+ * Keys that the variants release in different segments are found, and the sums that a simulation takes are bounded. Who
+ * makes a step has checked its indices.
+ */
+#include <string.h>
+
+#include "profile.h"
+
+#define BLOCK_BYTES 512 /* sizes are rounded to this on a GPU */
+
+/* Where each variant releases each key, and whether both allocate it. */
+typedef struct ends {
+    int32_t *released; /* MS__N_VARIANTS for each key; -1: never */
+    uint8_t *variants; /* a bit for each variant that allocates the key */
+} ends;
+
+static void note_ends(const ms__step *step, uint32_t segment, int variant, ends *e) {
+    const ms__segment *s = &step->segments[segment];
+    for (uint32_t i = s->first[variant]; i < s->first[variant] + s->n[variant]; i++) {
+        const ms__step_event *event = &step->events[i];
+        if (event->kind == MS__ALLOCATE) e->variants[event->index] |= (uint8_t)(1U << variant);
+        if (event->kind == MS__RELEASE) e->released[event->index * MS__N_VARIANTS + variant] = (int32_t)segment;
+    }
+}
+
+static bool is_loose(const ends *e, uint32_t key) {
+    const int32_t *released = &e->released[key * MS__N_VARIANTS];
+    return e->variants[key] == (1U << MS__KEPT | 1U << MS__LEAN) && released[MS__KEPT] != released[MS__LEAN];
+}
+
+static ms_status find_loose(ms__arena *arena, ms__arena *scratch, ms__step *step) {
+    size_t n_released = (size_t)step->n_keys * MS__N_VARIANTS, n_loose = 0;
+    ends e = {.released = ms__arena_array(scratch, n_released, sizeof *e.released),
+              .variants = ms__arena_array(scratch, step->n_keys, sizeof *e.variants)};
+    if (e.released == NULL || e.variants == NULL) return MS_E_NO_MEMORY;
+    memset(e.released, 0xff, n_released * sizeof *e.released);
+    for (uint32_t i = 0; i < step->n_segments; i++)
+        for (int v = 0; v < MS__N_VARIANTS; v++) note_ends(step, i, v, &e);
+    for (uint32_t k = 0; k < step->n_keys; k++) n_loose += is_loose(&e, k);
+    step->loose = ms__arena_array(arena, n_loose, sizeof *step->loose);
+    if (step->loose == NULL) return MS_E_NO_MEMORY;
+    step->n_loose = 0;
+    for (uint32_t k = 0; k < step->n_keys; k++) {
+        step->keys[k].loose = 0;
+        if (!is_loose(&e, k)) continue;
+        ms__loose *l = &step->loose[step->n_loose++];
+        l->key = k;
+        memcpy(l->segment, &e.released[k * MS__N_VARIANTS], sizeof l->segment);
+        step->keys[k].loose = step->n_loose;
+    }
+    return MS_OK;
+}
+
+static bool add(int64_t *sum, int64_t value) {
+    *sum += value; /* both in range, so this fits */
+    return ms__size_in_range(*sum);
+}
+
+ms_status ms__step_check_sums(const ms__step *step) {
+    int64_t held = 0, flops = 0, moved = 0;
+    for (uint32_t i = 0; i < step->n_numbers; i++)
+        if (!ms__size_in_range(step->numbers[i])) return ms__fail(MS_E_LIMIT, "a number of the step is out of range");
+    for (uint32_t i = 0; i < step->n_keys; i++)
+        if (!add(&held, step->numbers[step->keys[i].size] / BLOCK_BYTES * BLOCK_BYTES + BLOCK_BYTES))
+            return ms__fail(MS_E_LIMIT, "the step allocates too many bytes in sum");
+    for (uint32_t i = 0; i < step->n_events; i++) {
+        if (step->events[i].kind != MS__OPERATION) continue;
+        const ms__step_cost *cost = &step->costs[step->events[i].index];
+        if (!add(&flops, step->numbers[cost->flops]) || !add(&moved, step->numbers[cost->bytes]))
+            return ms__fail(MS_E_LIMIT, "the operations of the step are too large in sum");
+    }
+    return MS_OK;
+}
+
+ms_status ms__step_finish(ms__arena *arena, ms__step *step) {
+    ms__arena scratch = {0};
+    if (step->n_units > MS__STEP_MAX_EVENTS) return ms__fail(MS_E_LIMIT, "a step with too many units");
+    ms_status status = ms__step_check_sums(step);
+    if (status == MS_OK) status = find_loose(arena, &scratch, step);
+    ms__arena_free(&scratch);
+    return status;
+}

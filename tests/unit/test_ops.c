@@ -1,0 +1,263 @@
+/* test_ops.c - what is known of torch's operations: arithmetic, traffic, and the memory that kernels take.
+ *
+ * Bytes of reductions and of attention's backward are what an H200 (capability 9.0, 132 multiprocessors) was seen to
+ * take under torch 2.13.
+ */
+#include "runner.h"
+
+#include "profile/ops.h"
+
+#define MAX_OPERANDS 8
+#define HOPPER 90
+#define N_MULTIPROCESSORS 132
+
+static ms__operand operand(int64_t element_bytes, int64_t n_dims, const int64_t *dims) {
+    ms__operand t = {.element_bytes = element_bytes, .n_dims = n_dims, .dims = {1, 1, 1, 1, 1, 1}};
+    for (int64_t i = 0; i < n_dims && i < MS__MAX_DIMS; i++) t.dims[i] = dims[i];
+    return t;
+}
+
+static ms__operand matrix(int64_t rows, int64_t columns) { return operand(4, 2, (int64_t[]){rows, columns}); }
+
+static ms__operand vector(int64_t n) { return operand(4, 1, &n); }
+
+static ms__operand heads(int64_t batch, int64_t n_heads, int64_t length, int64_t width) {
+    return operand(4, 4, (int64_t[]){batch, n_heads, length, width});
+}
+
+static ms__op_cost cost_of(const char *name, const ms__operand *operands, int64_t n_inputs, int64_t n_outputs) {
+    ms__op_cost cost;
+    ms__op_cost_of(name, operands, n_inputs, operands + n_inputs, n_outputs, &cost);
+    return cost;
+}
+
+static int64_t scratch_on(const ms__op_cost *cost, int64_t capability) {
+    return ms__scratch_bytes(cost->rule, cost->n, capability, N_MULTIPROCESSORS);
+}
+
+TEST(products) {
+    const ms__operand mm[] = {matrix(8, 16), matrix(16, 32), matrix(8, 32)};
+    ms__op_cost cost = cost_of("aten.mm.default", mm, 2, 1);
+    CHECK_EQ_INT(cost.flops, 2 * 8 * 16 * 32);
+    CHECK_EQ_INT(cost.bytes, 4 * (8 * 16 + 16 * 32 + 8 * 32));
+    CHECK_EQ_INT(cost.element_bytes, 4);
+    CHECK(cost.is_matrix && !cost.is_view && !cost.is_random && cost.rule == MS__SCRATCH_NONE);
+
+    const ms__operand addmm[] = {vector(32), matrix(8, 16), matrix(16, 32), matrix(8, 32)};
+    cost = cost_of("aten.addmm.default", addmm, 3, 1);
+    CHECK_EQ_INT(cost.flops, 2 * 8 * 16 * 32);
+    CHECK(cost.is_matrix);
+
+    const int64_t a[] = {3, 8, 16}, b[] = {3, 16, 32}, c[] = {3, 8, 32};
+    const ms__operand bmm[] = {operand(2, 3, a), operand(2, 3, b), operand(2, 3, c)};
+    cost = cost_of("aten.bmm.default", bmm, 2, 1);
+    CHECK_EQ_INT(cost.flops, 3 * 2 * 8 * 16 * 32);
+    CHECK_EQ_INT(cost.element_bytes, 2);
+}
+
+TEST(attention) {
+    const ms__operand forward[] = {heads(4, 16, 512, 64), heads(4, 16, 512, 64), heads(4, 16, 512, 64),
+                                   heads(4, 16, 512, 64)};
+    ms__op_cost cost = cost_of("aten._scaled_dot_product_efficient_attention.default", forward, 3, 1);
+    CHECK_EQ_INT(cost.flops, INT64_C(4) * 4 * 16 * 512 * 512 * 64);
+    CHECK(!cost.is_matrix && cost.rule == MS__SCRATCH_NONE);
+    CHECK_EQ_INT(scratch_on(&cost, HOPPER), 0);
+}
+
+static int64_t attention_backward(const char *name, int64_t batch, int64_t n_heads, int64_t length,
+                                  int64_t capability) {
+    ms__operand t = heads(batch, n_heads, length, 64);
+    const ms__operand operands[] = {t, t, t, t, t, t, t};
+    ms__op_cost cost = cost_of(name, operands, 4, 3);
+    CHECK_EQ_INT(cost.flops, 10 * batch * n_heads * length * length * 64);
+    return scratch_on(&cost, capability);
+}
+
+TEST(memory_of_attention) {
+    static const char *const names[] = {"aten._scaled_dot_product_efficient_attention_backward.default",
+                                        "aten._scaled_dot_product_flash_attention_backward.default"};
+    for (int i = 0; i < 2; i++) {
+        CHECK_EQ_INT(attention_backward(names[i], 4, 16, 512, HOPPER), 8519936);
+        CHECK_EQ_INT(attention_backward(names[i], 32, 12, 197, HOPPER), 19668736);
+        CHECK_EQ_INT(attention_backward(names[i], 4, 16, 512, 0), 0);
+    }
+    const char *cpu = "aten._scaled_dot_product_flash_attention_for_cpu_backward.default";
+    CHECK_EQ_INT(attention_backward(cpu, 4, 16, 512, HOPPER), 0);
+}
+
+/* Fewer heads for keys than for queries: keys and values are expanded first. */
+TEST(grouped_attention) {
+    ms__operand q = heads(2, 8, 128, 64), k = heads(2, 2, 128, 64);
+    const ms__operand operands[] = {q, q, k, k, q, k, k};
+    ms__op_cost cost = cost_of("aten._scaled_dot_product_flash_attention_backward.default", operands, 4, 3);
+    int64_t rows = 2 * 8 * 128;
+    CHECK_EQ_INT(scratch_on(&cost, HOPPER), rows * 4 * (64 + 1) + 256 + 2 * (2 * 8 * 128 * 64 * 4));
+}
+
+static int64_t sum_over_rows(int64_t rows, int64_t columns, int64_t capability) {
+    const ms__operand operands[] = {matrix(rows, columns), matrix(1, columns)};
+    ms__op_cost cost = cost_of("aten.sum.dim_IntList", operands, 1, 1);
+    CHECK_EQ_INT(cost.bytes, 4 * (rows * columns + columns));
+    CHECK_EQ_INT(cost.flops, 0);
+    return scratch_on(&cost, capability);
+}
+
+TEST(memory_of_reductions) {
+    CHECK_EQ_INT(sum_over_rows(2048, 4096, HOPPER), 67108864);
+    CHECK_EQ_INT(sum_over_rows(2048, 1024, HOPPER), 16777216);
+    CHECK_EQ_INT(sum_over_rows(2048, 3072, HOPPER), 50331648);
+    CHECK_EQ_INT(sum_over_rows(6304, 3072, HOPPER), 138412032);
+    CHECK_EQ_INT(sum_over_rows(6304, 768, HOPPER), 38928384);
+}
+
+/* One block is enough for each output: nothing meets in global memory. */
+TEST(small_reductions_take_nothing) {
+    CHECK_EQ_INT(sum_over_rows(1, 1024, HOPPER), 0);
+    CHECK_EQ_INT(sum_over_rows(64, 64, HOPPER), 0);
+    CHECK_EQ_INT(sum_over_rows(255, 1024, HOPPER), 0);
+    CHECK_EQ_INT(sum_over_rows(2048, 0, HOPPER), 0);
+    CHECK_EQ_INT(sum_over_rows(0, 1024, HOPPER), 0);
+}
+
+TEST(reductions_on_a_cpu_take_nothing) {
+    CHECK_EQ_INT(sum_over_rows(2048, 4096, 0), 0);
+    CHECK_EQ_INT(sum_over_rows(6304, 768, 0), 0);
+}
+
+/* The output may have lost its first dimension, and means are sums. */
+TEST(forms_of_reductions) {
+    const ms__operand sum[] = {matrix(2048, 1024), vector(1024)};
+    ms__op_cost cost = cost_of("aten.sum.dim_IntList", sum, 1, 1);
+    CHECK_EQ_INT(cost.n[0], 1024);
+    CHECK_EQ_INT(cost.n[1], 2048);
+    CHECK_EQ_INT(cost.n[2], 0);
+    CHECK_EQ_INT(scratch_on(&cost, HOPPER), 16777216);
+    cost = cost_of("aten.mean.dim", sum, 1, 1);
+    CHECK_EQ_INT(scratch_on(&cost, HOPPER), 16777216);
+
+    const ms__operand last[] = {matrix(2048, 1024), matrix(2048, 1)}; /* over the last dimension */
+    cost = cost_of("aten.sum.dim_IntList", last, 1, 1);
+    CHECK_EQ_INT(cost.n[0], 2048);
+    CHECK_EQ_INT(cost.n[2], 1);
+    CHECK_EQ_INT(scratch_on(&cost, HOPPER), 0);
+
+    const ms__operand all[] = {matrix(2048, 1024), operand(4, 0, NULL)};
+    cost = cost_of("aten.sum.default", all, 1, 1);
+    CHECK_EQ_INT(cost.n[0], 1);
+    CHECK_EQ_INT(cost.n[1], 2048 * 1024);
+    CHECK(scratch_on(&cost, HOPPER) > 0);
+}
+
+TEST(views_cost_nothing) {
+    static const char *const names[] = {"aten.view.default", "aten.t.default", "aten.transpose.int", "aten.detach"};
+    const ms__operand operands[] = {matrix(8, 8), matrix(8, 8)};
+    for (int i = 0; i < 4; i++) {
+        ms__op_cost cost = cost_of(names[i], operands, 1, 1);
+        CHECK(cost.is_view && cost.bytes == 0 && cost.flops == 0 && cost.rule == MS__SCRATCH_NONE);
+    }
+}
+
+TEST(unknown_operations_move_their_bytes) {
+    static const char *const names[] = {
+        "aten.gelu.default", "aten.viewer.default", "mine.mm.default", "aten.", "mm", "aten._foreach_add_.List", ""};
+    const ms__operand operands[] = {matrix(8, 8), matrix(8, 8)};
+    for (int i = 0; i < 7; i++) {
+        ms__op_cost cost = cost_of(names[i], operands, 1, 1);
+        CHECK(!cost.is_view && !cost.is_matrix && cost.flops == 0 && cost.rule == MS__SCRATCH_NONE);
+        CHECK_EQ_INT(cost.bytes, 2 * 4 * 64);
+    }
+}
+
+TEST(random_operations) {
+    const ms__operand operands[] = {matrix(8, 8), matrix(8, 8), matrix(8, 8)};
+    CHECK(cost_of("aten.native_dropout.default", operands, 1, 2).is_random);
+    CHECK(cost_of("aten.bernoulli_.float", operands, 1, 1).is_random);
+    CHECK(!cost_of("aten.native_dropout_backward.default", operands, 2, 1).is_random);
+}
+
+TEST(operands_that_are_not_on_the_device) {
+    ms__operand operands[] = {matrix(8, 8), matrix(8, 8), matrix(8, 8)};
+    operands[1].storage = -1;
+    CHECK_EQ_INT(cost_of("aten.add.Tensor", operands, 2, 1).bytes, 2 * 4 * 64);
+}
+
+TEST(memory_of_other_kernels) {
+    const int64_t ids[] = {4, 128};
+    const ms__operand embedding[] = {matrix(512, 64), operand(8, 2, ids), matrix(1000, 64)};
+    ms__op_cost cost = cost_of("aten.embedding_dense_backward.default", embedding, 2, 1);
+    CHECK_EQ_INT(scratch_on(&cost, HOPPER), 5 * 4 * 128 * 8);
+    CHECK_EQ_INT(scratch_on(&cost, 0), 0);
+
+    const ms__operand softmax[] = {matrix(16, 64), matrix(16, 64), matrix(16, 64)};
+    cost = cost_of("aten._softmax_backward_data.default", softmax, 2, 1);
+    CHECK_EQ_INT(scratch_on(&cost, HOPPER), 16 * 64 * 4);
+    cost = cost_of("aten._safe_softmax.default", softmax, 1, 1);
+    CHECK_EQ_INT(scratch_on(&cost, HOPPER), 16 * 64);
+}
+
+TEST(convolutions) {
+    const int64_t image[] = {2, 3, 16, 16}, kernel[] = {8, 3, 4, 4}, result[] = {2, 8, 4, 4};
+    const ms__operand forward[] = {operand(4, 4, image), operand(4, 4, kernel), operand(4, 4, result)};
+    int64_t in = 2 * 3 * 16 * 16 * 4, out = 2 * 8 * 4 * 4 * 4;
+    ms__op_cost cost = cost_of("aten.convolution.default", forward, 2, 1);
+    CHECK_EQ_INT(cost.flops, 2 * (2 * 8 * 4 * 4) * (3 * 4 * 4));
+    CHECK_EQ_INT(scratch_on(&cost, HOPPER), in + out);
+    const ms__operand backward[] = {operand(4, 4, result), operand(4, 4, image), operand(4, 4, kernel),
+                                    operand(4, 4, image), operand(4, 4, kernel)};
+    cost = cost_of("aten.convolution_backward.default", backward, 3, 2);
+    CHECK_EQ_INT(cost.flops, 4 * (2 * 8 * 4 * 4) * (3 * 4 * 4));
+    CHECK_EQ_INT(scratch_on(&cost, HOPPER), 2 * (in + out));
+}
+
+/* Too few operands, absurd shapes: a cost in range all the same. */
+TEST(nothing_overflows) {
+    static const char *const names[] = {"aten.mm.default",
+                                        "aten.addmm.default",
+                                        "aten._scaled_dot_product_efficient_attention_backward.default",
+                                        "aten._scaled_dot_product_flash_attention.default",
+                                        "aten.convolution.default",
+                                        "aten.convolution_backward.default",
+                                        "aten.sum.dim_IntList",
+                                        "aten.embedding_dense_backward.default",
+                                        "aten._softmax_backward_data.default",
+                                        "aten._safe_softmax.default",
+                                        "aten.gelu.default"};
+    static const int64_t sizes[] = {INT64_MIN, -1, 0, 1, 3, INT64_C(1) << 31, INT64_C(1) << 60, INT64_MAX};
+    const int64_t most = INT64_MAX / 8;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        for (size_t j = 0; j < sizeof sizes / sizeof *sizes; j++) {
+            int64_t n = sizes[j], dims[] = {n, 2, n, 3, n, n};
+            ms__operand all[MAX_OPERANDS];
+            for (int k = 0; k < MAX_OPERANDS; k++) all[k] = operand(64, ((int)j + k) % 3 == 0 ? 9 : 6, dims);
+            for (int64_t n_inputs = 0; n_inputs < 5; n_inputs++) {
+                ms__op_cost cost = cost_of(names[i], all, n_inputs, n_inputs % 3);
+                CHECK(cost.flops >= 0 && cost.flops <= most && cost.bytes >= 0 && cost.bytes <= most);
+                for (int k = 0; k < MS__SCRATCH_NUMBERS; k++) CHECK(cost.n[k] >= 0 && cost.n[k] <= most);
+                int64_t bytes = scratch_on(&cost, HOPPER);
+                CHECK(bytes >= 0 && bytes <= most);
+            }
+        }
+    }
+}
+
+/* Whatever a file says. */
+TEST(rules_with_any_numbers) {
+    static const int64_t values[] = {0, 1, 5, 4096, INT64_C(1) << 40, INT64_MAX / 8};
+    enum { N = sizeof values / sizeof *values };
+    for (int rule = MS__SCRATCH_NONE; rule <= MS__SCRATCH_BYTES; rule++) {
+        for (int i = 0; i < N * N * N * N; i++) {
+            const int64_t n[] = {values[i % N], values[i / N % N], values[i / N / N % N], values[i / N / N / N]};
+            for (int64_t capability = 0; capability <= 120; capability += 15) {
+                int64_t bytes = ms__scratch_bytes((enum ms__scratch_rule)rule, n, capability, i % 2 == 0 ? 0 : 1000000);
+                CHECK(bytes >= 0 && bytes <= INT64_MAX / 8);
+                CHECK(capability > 0 || bytes == 0);
+            }
+        }
+    }
+}
+
+SUITE(ops, CASE(products), CASE(attention), CASE(memory_of_attention), CASE(grouped_attention),
+      CASE(memory_of_reductions), CASE(small_reductions_take_nothing), CASE(reductions_on_a_cpu_take_nothing),
+      CASE(forms_of_reductions), CASE(views_cost_nothing), CASE(unknown_operations_move_their_bytes),
+      CASE(random_operations), CASE(operands_that_are_not_on_the_device), CASE(memory_of_other_kernels),
+      CASE(convolutions), CASE(nothing_overflows), CASE(rules_with_any_numbers));
