@@ -7,7 +7,8 @@
  * Time: the host queues operations one after the other; the device starts each when it is queued and the one before is
  * done, and takes as long as its arithmetic or its memory traffic, whichever is longer.
  *
- * A step's sums fit in 60 bits (step.h) and the request is checked, so bytes need no checks here; times end at MAX_NS.
+ * A step's sums fit in 60 bits (step.h) and the request is checked, so bytes need no checks here; times end at
+ * MS__MAX_NS.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -15,12 +16,11 @@
 #include "../common/arena.h"
 #include "../profile/profile.h"
 #include "allocator.h"
+#include "roofline.h"
 
 #define ROUND_BYTES 512
 #define N_STEPS 3
 #define NOT_THERE INT64_MIN
-#define MAX_NS (INT64_MAX / 8)
-#define MAX_RATE INT64_C(1000000000) /* of rates and times, as in rates.c */
 #define MAX_MULTIPROCESSORS INT64_C(1000000)
 #define ALL_FLAGS                                                                                                      \
     ((uint32_t)(MS_SIMULATE_ALLOCATOR | MS_SIMULATE_ENGINE_THREAD | MS_SIMULATE_FUSED | MS_SIMULATE_RESUMED |          \
@@ -124,32 +124,18 @@ static ms_status take_workspace(player *p, const ms__segment *segment, int64_t i
 
 /* ---- Time ---- */
 
-static int64_t rate_of(const ms_rates *rates, uint32_t element_bytes) {
-    int64_t narrow = rates->bf16_gflops > 0 ? rates->bf16_gflops : rates->fp16_gflops;
-    return element_bytes <= 2 && narrow > 0 ? narrow : rates->fp32_gflops;
-}
-
-static int64_t traffic_ns(int64_t n_bytes, int64_t mb_per_s) {
-    if (n_bytes <= INT64_MAX / 1000) return n_bytes * 1000 / mb_per_s;
-    return n_bytes / mb_per_s > MAX_NS / 1000 ? MAX_NS : n_bytes / mb_per_s * 1000;
-}
-
-static int64_t later(int64_t ns, int64_t more_ns) { return more_ns > MAX_NS - ns ? MAX_NS : ns + more_ns; }
-
 static void run_op(player *p, const ms__step_cost *cost) {
     const ms_rates *rates = p->request->rates;
     p->n_ops++;
-    p->now.host_ns = later(p->now.host_ns, rates->dispatch_ns);
+    p->now.host_ns = ms__later(p->now.host_ns, rates->dispatch_ns);
     if (cost->flags & MS__OP_VIEW) return;
-    int64_t arithmetic = p->step->numbers[cost->flops] / rate_of(rates, cost->element_bytes);
-    int64_t traffic = traffic_ns(p->step->numbers[cost->bytes], rates->memory_mb_per_s);
-    int64_t busy = later(rates->launch_ns, arithmetic > traffic ? arithmetic : traffic);
+    int64_t busy = ms__op_busy_ns(rates, p->step, cost);
     if (!on_gpu(p)) {
-        p->now.host_ns = later(p->now.host_ns, busy);
+        p->now.host_ns = ms__later(p->now.host_ns, busy);
         return;
     }
     if (p->now.device_ns < p->now.host_ns) p->now.device_ns = p->now.host_ns;
-    p->now.device_ns = later(p->now.device_ns, busy);
+    p->now.device_ns = ms__later(p->now.device_ns, busy);
 }
 
 static int64_t time_now(const player *p) {
@@ -358,15 +344,6 @@ static ms_status play(player *p, ms_simulation *sim) {
     return status;
 }
 
-static bool is_rate(int64_t value, int64_t min) { return value >= min && value <= MAX_RATE; }
-
-/* What the model of time divides by and adds up. */
-static bool are_rates(const ms_rates *r) {
-    return r->capability >= 0 && is_rate(r->fp32_gflops, 1) && is_rate(r->fp16_gflops, 0) &&
-           is_rate(r->bf16_gflops, 0) && is_rate(r->memory_mb_per_s, 1) && is_rate(r->launch_ns, 0) &&
-           is_rate(r->dispatch_ns, 0);
-}
-
 static ms_status check_actions(const ms_simulation_request *request, const ms__step *step) {
     if (request->actions == NULL) return MS_OK;
     if (request->n_actions != (int64_t)step->n_units)
@@ -386,9 +363,8 @@ static ms_status check_request(const ms_simulation_request *request) {
     if (status != MS_OK) return status;
     if (request->profile == NULL || request->rates == NULL)
         return ms__fail(MS_E_INVALID, "ms_simulate: no profile or no rates");
-    status = ms__check_struct(request->rates->struct_bytes, sizeof *request->rates, "ms_rates");
+    status = ms__rates_check(request->rates);
     if (status != MS_OK) return status;
-    if (!are_rates(request->rates)) return ms__fail(MS_E_INVALID, "ms_simulate: a rate is out of range");
     if (request->n_multiprocessors < 0 || request->n_multiprocessors > MAX_MULTIPROCESSORS ||
         request->limit_bytes < 0 || (request->flags & ~ALL_FLAGS) != 0 || request->reserved != 0)
         return ms__fail(MS_E_INVALID, "ms_simulate: a field of the request is out of range");
