@@ -6,24 +6,18 @@ Exit codes: 0 done, 1 error (for ``doctor``: something that must work does not),
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import json
-import os
-import shutil
 import sys
-import textwrap
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TextIO
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from . import _calibrate, _core, _doctor, _environment
+from ._terminal import DIM, GREEN, PLAIN, RED, Progress, Row, drop_output, flush, has_colour, lines, table, write
 
 __all__ = ["main"]
 
-_GREEN, _RED, _DIM, _PLAIN = "\x1b[32m", "\x1b[31m", "\x1b[2m", "\x1b[0m"
-_COLOURS = {_doctor.OK: _GREEN, _doctor.SKIPPED: _DIM, _doctor.FAILED: _RED}
-
-Row = tuple[str, str]
+_COLOURS = {_doctor.OK: GREEN, _doctor.SKIPPED: DIM, _doctor.FAILED: RED}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,19 +25,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         code: int = arguments.run(arguments)
-        _flush()
+        flush()
         return code
     except BrokenPipeError:  # the reader has had enough
-        _drop_output()
+        drop_output()
         return 1
     except KeyboardInterrupt:
         return 130
     except (_core.MemScaleError, OSError, ValueError, MemoryError) as error:
         print(f"memscale: error: {error}", file=sys.stderr)
         try:
-            _flush()
+            flush()
         except OSError:  # it was the output that failed
-            _drop_output()
+            drop_output()
         return 1
 
 
@@ -71,18 +65,18 @@ def _parser() -> argparse.ArgumentParser:
 def _env(arguments: argparse.Namespace) -> int:
     report = _environment.gather()
     if arguments.json:
-        _write(json.dumps(report, indent=2))
+        write(json.dumps(report, indent=2))
         return 0
-    _table("", _version_rows(report))
-    _table("host", _host_rows(report["hardware"]))
+    table("", _version_rows(report))
+    table("host", _host_rows(report["hardware"]))
     for gpu in report["hardware"]["gpus"]:
-        _table(f"GPU {gpu['index']}", _gpu_rows(gpu))
+        table(f"GPU {gpu['index']}", _gpu_rows(gpu))
     if not report["hardware"]["gpus"] and not report["messages"]:
-        _table("GPU", [("none", _doctor.explain_driver(report["parts"][0]["text"])[0])])
-    _table("parts", [(part["name"], _part_text(part)) for part in report["parts"]])
-    _table("calibration", [_calibration_row(report["calibration"])])
-    _table("environment", report["environment"].items())
-    _table("problems", [("", message) for message in report["messages"]])
+        table("GPU", [("none", _doctor.explain_driver(report["parts"][0]["text"])[0])])
+    table("parts", [(part["name"], _part_text(part)) for part in report["parts"]])
+    table("calibration", [_calibration_row(report["calibration"])])
+    table("environment", report["environment"].items())
+    table("problems", [("", message) for message in report["messages"]])
     return 0
 
 
@@ -147,7 +141,7 @@ def _gb(n_bytes: int) -> str:
 
 
 def _diagnose(arguments: argparse.Namespace) -> int:
-    progress = _Progress(sys.stderr)
+    progress = Progress(sys.stderr)
     done: list[_doctor.Check] = []
     for check in _doctor.run(progress):
         progress.clear()
@@ -156,38 +150,38 @@ def _diagnose(arguments: argparse.Namespace) -> int:
             _write_check(check)
     failed, skipped = (sum(check.status == status for check in done) for status in (_doctor.FAILED, _doctor.SKIPPED))
     if arguments.json:
-        _write(json.dumps({"ok": not failed, "checks": [dataclasses.asdict(check) for check in done]}, indent=2))
+        write(json.dumps({"ok": not failed, "checks": [dataclasses.asdict(check) for check in done]}, indent=2))
     else:
-        _write(f"\n{len(done)} checks: {failed or 'none'} failed, {skipped or 'none'} skipped")
+        write(f"\n{len(done)} checks: {failed or 'none'} failed, {skipped or 'none'} skipped")
     return 1 if failed else 0
 
 
 def _write_check(check: _doctor.Check) -> None:
     status = f"{check.status:<8}"
-    if _has_colour():
-        status = f"{_COLOURS[check.status]}{status}{_PLAIN}"
-    lines = _lines(check.detail, indent=25)
-    _write(f"{status} {check.name:<15} {lines[0]}")
-    for line in lines[1:]:
-        _write(f"{'':<24} {line}")
-    _flush()
+    if has_colour():
+        status = f"{_COLOURS[check.status]}{status}{PLAIN}"
+    detail = lines(check.detail, indent=25)
+    write(f"{status} {check.name:<15} {detail[0]}")
+    for line in detail[1:]:
+        write(f"{'':<24} {line}")
+    flush()
 
 
 # calibrate
 
 
 def _measure(arguments: argparse.Namespace) -> int:
-    progress = _Progress(sys.stderr)
+    progress = Progress(sys.stderr)
     try:
         result = _calibrate.run(arguments.device, arguments.output, progress=progress)
     finally:
         progress.clear()
     rates = dataclasses.asdict(result.rates)
     if arguments.json:
-        _write(json.dumps({"device": result.device, "path": str(result.path), "rates": rates}, indent=2))
+        write(json.dumps({"device": result.device, "path": str(result.path), "rates": rates}, indent=2))
         return 0
-    _table("", [("device", result.device), ("file", str(result.path))])
-    _table("rates", [(text, unit(rates[name])) for text, name, unit in _RATES if rates[name]])
+    table("", [("device", result.device), ("file", str(result.path))])
+    table("rates", [(text, unit(rates[name])) for text, name, unit in _RATES if rates[name]])
     return 0
 
 
@@ -216,78 +210,3 @@ _RATES: tuple[tuple[str, str, Callable[[int], str]], ...] = (
     ("least time of a kernel", "launch_ns", _us),
     ("operator, on the host", "dispatch_ns", _us),
 )
-
-
-class _Progress:
-    """One line on a terminal that says what is being done, and goes when it is done."""
-
-    def __init__(self, stream: TextIO | None) -> None:
-        self._stream = stream if _is_terminal(stream) else None
-        self._width = 0
-
-    def __call__(self, text: str) -> None:
-        self.clear()
-        if self._stream is not None:
-            self._width = len(text) + 3
-            self._stream.write(f"{text}...")
-            self._stream.flush()
-
-    def clear(self) -> None:
-        if self._stream is not None and self._width:
-            self._stream.write(f"\r{'':<{self._width}}\r")
-            self._stream.flush()
-        self._width = 0
-
-
-# What is written
-
-
-def _table(title: str, rows: Iterable[Row]) -> None:
-    """Rows of a name and a text under a title; nothing at all without rows."""
-    found = list(rows)
-    if not found:
-        return
-    if title:
-        _write(f"\n{title}")
-    margin = "  " if title else ""
-    width = max(len(name) for name, _ in found)
-    for name, text in found:
-        lines = _lines(text, indent=len(margin) + width + 2)
-        _write(f"{margin}{name:<{width}}  {lines[0]}")
-        for line in lines[1:]:
-            _write(f"{margin}{'':<{width}}  {line}")
-
-
-def _lines(text: str, indent: int) -> list[str]:
-    """A text as it fits a terminal beside an indent; one line where the output goes elsewhere, to be searched."""
-    flat = " ".join(text.split())
-    if not _is_terminal(sys.stdout):
-        return [flat]
-    width = max(shutil.get_terminal_size().columns - indent, 30)
-    return textwrap.wrap(flat, width, break_long_words=False, break_on_hyphens=False) or [""]
-
-
-def _is_terminal(stream: TextIO | None) -> bool:
-    return stream is not None and stream.isatty()  # None: the process was started with that stream closed
-
-
-def _has_colour() -> bool:
-    return _is_terminal(sys.stdout) and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
-
-
-def _write(text: str) -> None:
-    """A line on standard output; what its encoding cannot hold is written as an escape."""
-    if sys.stdout is not None:
-        encoding = sys.stdout.encoding or "utf-8"
-        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
-
-
-def _flush() -> None:
-    if sys.stdout is not None:
-        sys.stdout.flush()
-
-
-def _drop_output() -> None:
-    """What is left in the buffer goes nowhere: Python would try to write it again at exit, and complain."""
-    with contextlib.suppress(AttributeError, OSError):  # not a file
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
