@@ -56,7 +56,7 @@ class Trace:
         return events, ops, operands, kinds, [str(name) for name in self.names]
 
 
-class _Recorder(TorchDispatchMode):
+class _Recorder(TorchDispatchMode):  # type: ignore[misc]
     """Writes operations and storages into a trace."""
 
     def __init__(self, trace: Trace, device_type: str, recompute: bool, unrepeatable: set[int]) -> None:

@@ -123,4 +123,4 @@ def _is_index(tensor: torch.Tensor) -> bool:
 
 
 def _is_small(tensor: torch.Tensor) -> bool:
-    return tensor.numel() <= MAX_ELEMENTS
+    return int(tensor.numel()) <= MAX_ELEMENTS
