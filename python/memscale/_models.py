@@ -206,7 +206,7 @@ def _read_config(path: Path) -> Any:
     try:
         config = package.AutoConfig.for_model(kind, **settings)
     except Exception as error:  # each class checks in its own way
-        raise MemScaleError(f"transformers does not take the configuration {path}: {_line(error)}") from error
+        raise MemScaleError(f"transformers does not take the configuration {path}: {one_line(error)}") from error
     if hasattr(config, "use_cache"):
         config.use_cache = False
     return config
@@ -254,13 +254,13 @@ def make_model(name: str, device: str = "meta", dtype: torch.dtype = torch.float
     except Exception as error:
         if name in REGISTRY:
             raise
-        raise MemScaleError(f"transformers cannot make a model from {name}: {_line(error)}") from error
+        raise MemScaleError(f"transformers cannot make a model from {name}: {one_line(error)}") from error
     finally:
         torch.set_default_dtype(before)
     return model.to(dtype).train()
 
 
-def _line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
     """What was raised, in one line that is not too long."""
     text = " ".join(f"{type(error).__name__}: {error}".split())
     return text if len(text) <= 300 else f"{text[:297]}..."

@@ -1,6 +1,6 @@
-"""The command line: ``memscale env``, ``doctor`` and ``calibrate``, also as ``python -m memscale``.
+"""The command line: ``memscale env``, ``doctor``, ``calibrate`` and ``estimate``, also as ``python -m memscale``.
 
-Exit codes: 0 done, 1 error (for ``doctor``: something that must work does not), 2 usage.
+Exit codes: 0 done, 1 error (for ``doctor``: something that must work does not), 2 usage, 3 it does not fit.
 """
 
 from __future__ import annotations
@@ -8,11 +8,12 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import _calibrate, _core, _doctor, _environment
+from . import _calibrate, _core, _doctor, _environment, _estimate, _subjects, profiles
 from ._terminal import DIM, GREEN, PLAIN, RED, Progress, Row, drop_output, flush, has_colour, lines, table, write
 
 __all__ = ["main"]
@@ -50,13 +51,55 @@ def _parser() -> argparse.ArgumentParser:
         ("env", _env, "show versions, host, GPUs and what works of their software"),
         ("doctor", _diagnose, "check by trying: kernels, copies, and training against plain PyTorch"),
         ("calibrate", _measure, "measure how fast this machine is, once, into a file that plans use"),
+        ("estimate", _predict, "say what a training step takes on a GPU that need not be here, and whether it fits"),
     ):
         command = parsers[name] = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         command.add_argument("--json", action="store_true", help="write one JSON object")
         command.set_defaults(run=run)
     parsers["calibrate"].add_argument("--device", help="as torch names it, such as cuda:1 (default: the GPU, else cpu)")
     parsers["calibrate"].add_argument("--output", metavar="FILE", help="the file (default: the one that plans use)")
+    _add_estimate(parsers["estimate"])
     return parser
+
+
+def _add_estimate(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = (
+        "examples:\n"
+        "  memscale estimate --model gpt2-medium --batch 4 --seq 512 --gpu rtx3090\n"
+        "  memscale estimate --model ./config.json --gpu t4 --recompute blocks\n"
+        "  memscale estimate --model train:build --json\n\n"
+        "Exit status: 0 it fits, 3 it does not, 1 error, 2 usage."
+    )
+    add = parser.add_argument
+    add("--model", help="a name (see --list-models), a config.json of transformers or its folder, or module:function")
+    add("--batch", type=_positive_int, metavar="N", help="samples in a batch (default: 1)")
+    add("--seq", type=_positive_int, metavar="N", help="tokens in a sequence (default: by the model)")
+    add("--gpu", metavar="NAME", help="its name (see --gpu list), or cuda:1, or cpu (default: this machine's GPU)")
+    add("--optimizer", choices=_subjects.OPTIMIZERS, help="default: adamw")
+    add("--precision", choices=profiles._PRECISIONS, help="default: the best that the GPU has; pure: not by autocast")
+    add("--recompute", choices=_estimate.RECOMPUTE, default="none", help="what is recomputed in backward")
+    add("--budget-gb", type=_positive_float, metavar="X", help="memory that may be used (default: all that is usable)")
+    add("--list-models", action="store_true", help="show the models that are known by name")
+    add("--list-gpus", action="store_true", help="show the GPUs that are known, as --gpu list does")
+    parser.set_defaults(usage_error=parser.error)
+
+
+def _positive_int(text: str) -> int:
+    value = int(text)
+    if not 0 < value < 2**31:
+        raise ValueError
+    return value
+
+
+def _positive_float(text: str) -> float:
+    value = float(text)
+    if not 0 < value < math.inf:
+        raise ValueError
+    return value
+
+
+_positive_int.__name__, _positive_float.__name__ = "positive number", "positive number"  # in argparse's messages
 
 
 # env
@@ -210,3 +253,45 @@ _RATES: tuple[tuple[str, str, Callable[[int], str]], ...] = (
     ("least time of a kernel", "launch_ns", _us),
     ("operator, on the host", "dispatch_ns", _us),
 )
+
+
+# estimate
+
+
+def _predict(arguments: argparse.Namespace) -> int:
+    if arguments.list_gpus or arguments.gpu == "list":
+        return _list(arguments, "gpus", _estimate.gpu_rows(), _gpu_line)
+    if arguments.list_models:
+        return _list(arguments, "models", _estimate.model_rows(), _model_line)
+    if arguments.model is None:
+        arguments.usage_error("--model is missing: a name (see --list-models), a config.json, or module:function")
+    fields = {field.name: getattr(arguments, field.name) for field in dataclasses.fields(_estimate.Request)}
+    progress = Progress(sys.stderr, delay=1.0)
+    try:
+        found = _estimate.run(_estimate.Request(**fields), progress)
+    finally:
+        progress.close()
+    if arguments.json:
+        write(json.dumps(found.to_dict(), indent=2))
+    else:
+        _estimate.show(found)
+    return 0 if found.prediction.fits else 3
+
+
+def _list(
+    arguments: argparse.Namespace, key: str, rows: list[dict[str, Any]], line: Callable[[dict[str, Any]], Row]
+) -> int:
+    if arguments.json:
+        write(json.dumps({key: rows}, indent=2))
+    else:
+        table("", map(line, rows))
+    return 0
+
+
+def _gpu_line(row: dict[str, Any]) -> Row:
+    name = row["name"].removeprefix("NVIDIA ")
+    return row["key"], f"{row['memory_bytes'] / 1e9:5.1f} GB  {row['precision']}  {name}"
+
+
+def _model_line(row: dict[str, Any]) -> Row:
+    return row["name"], row["class"] + (f", {row['seq']} tokens" if row["seq"] else "")
