@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import os
 import sys
 import textwrap
@@ -20,12 +21,14 @@ import torch
 
 from . import _core, _devices, _models, _subjects
 from ._chart import Bars, duration, quantity, size
+from ._subjects import describe
 from ._terminal import GREEN, PLAIN, RED, columns, has_colour, is_terminal, write
 from .config import Config
 from .errors import MemScaleError
 from .profiles import Prediction, Profile, Simulation, predict_profile, profile
 
 RECOMPUTE = ("none", "blocks", "all")
+_LOGGING = "transformers.utils.logging"
 _SOME_GPUS = ("rtx3060", "rtx3090", "rtx4090", "t4", "a100-40gb", "h100")
 _SECONDS = 10.0  # what other ways may be tried for, all together
 _MAX_TRIES = 6  # of batches
@@ -142,20 +145,22 @@ def run(request: Request, progress: Progress = lambda text: None) -> Estimate:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """No warnings: it is not the user's step. Nor what transformers logs, where that is there."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            from transformers.utils import logging
-        except Exception:  # it is not installed, or broken: then models of it will say so
+    """No warnings, and nothing that transformers logs: it is not the user's step. It may be imported only inside."""
+    variable = "TRANSFORMERS_VERBOSITY"
+    named, loaded = os.environ.get(variable), sys.modules.get(_LOGGING)
+    level = logging.WARNING if loaded is None else loaded.get_verbosity()  # its default
+    os.environ[variable] = "error"
+    if loaded is not None:
+        loaded.set_verbosity_error()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             yield
-            return
-        before = logging.get_verbosity()
-        logging.set_verbosity_error()
-        try:
-            yield
-        finally:
-            logging.set_verbosity(before)
+    finally:
+        os.environ.pop(variable)
+        os.environ.update({variable: named} if named is not None else {})
+        if _LOGGING in sys.modules:
+            sys.modules[_LOGGING].set_verbosity(level)
 
 
 def _find_device(name: str | None) -> _devices.Device:
@@ -350,12 +355,11 @@ def _traced(
     try:
         with _subjects.own_code():
             return profile(step.model, step.sample, optimizer, precision=precision, device=gpu or "cuda")
-    except _core.BudgetError:
-        raise
     except MemScaleError as error:
-        why = _subjects.describe(error.__cause__ or error)
-        hint = ". Give index tensors values: make them with device='cpu'" if "values of tensors" in why else ""
-        raise MemScaleError(f"a step of {name} cannot be traced without running it: {why}{hint}") from error
+        cause = error.__cause__
+        why = str(error) if cause is None else str(cause) if isinstance(cause, MemScaleError) else describe(cause)
+        hint = " (those of indices are known if they are made with device='cpu')" if "values of tensors" in why else ""
+        raise MemScaleError(f"a step of {name} cannot be traced: {why}{hint}") from error
     except (TypeError, ValueError, RuntimeError) as error:
         raise MemScaleError(f"{name}: {_models.one_line(error)}") from error
 

@@ -169,7 +169,7 @@ def transformers() -> Any:
 
 def is_file(name: str) -> bool:
     """Does this name a configuration file, or the folder of one?"""
-    return name not in REGISTRY and (name.endswith(".json") or Path(name).is_dir())
+    return name not in REGISTRY and name != "" and (name.endswith(".json") or Path(name).is_dir())
 
 
 def make_config(name: str) -> Any:
@@ -184,8 +184,8 @@ def make_config(name: str) -> Any:
     if "/" in name and not hint:
         hint = " Nothing is downloaded: of a model of the hub, give its config.json."
     raise MemScaleError(
-        f"there is no model '{name}'.{hint} Known: {', '.join(REGISTRY)}; or give a transformers configuration file "
-        "(config.json), or module:function."
+        f"there is no model '{name}'.{hint} Known are {', '.join([*REGISTRY][:4])} and others (memscale estimate "
+        "--list-models); or give a config.json of transformers, or module:function"
     )
 
 
@@ -209,6 +209,8 @@ def _read_config(path: Path) -> Any:
         raise MemScaleError(f"transformers does not take the configuration {path}: {one_line(error)}") from error
     if hasattr(config, "use_cache"):
         config.use_cache = False
+    if getattr(config, "is_encoder_decoder", False) and getattr(config, "decoder_start_token_id", None) is None:
+        config.decoder_start_token_id = getattr(config, "pad_token_id", None) or 0
     return config
 
 
@@ -224,15 +226,28 @@ def _model_class(config: Any, name: str) -> Any:
         found = getattr(package, str(architecture), None)
         if not (isinstance(found, type) and issubclass(found, nn.Module)):
             continue
-        if _kind_of(found) is not None:
+        if _has_batch(config, found):
             return found
         if not found.__name__.endswith("Model"):  # a model without a head gets one; other heads need other labels
             raise MemScaleError(f"{name}: no batch can be made for {architecture}; give module:function")
     for task in _TASKS:
         mapping = getattr(package, f"MODEL_FOR_{task}_MAPPING", None)
-        if mapping is not None and type(config) in mapping and _kind_of(mapping[type(config)]) is not None:
-            return mapping[type(config)]
+        known = mapping[type(config)] if mapping is not None and type(config) in mapping else ()
+        for found in known if isinstance(known, tuple) else (known,):
+            if _has_batch(config, found):
+                return found
     raise MemScaleError(f"{name}: no batch can be made for models of type '{config.model_type}'; give module:function")
+
+
+def _has_batch(config: Any, model_class: Any) -> bool:
+    """Can make_batch make one for it?"""
+    if _kind_of(model_class) is None:
+        return False
+    if model_class.main_input_name == "pixel_values":
+        return takes_images(config, model_class)
+    if model_class.main_input_name == "input_features":
+        return _takes_speech(config)
+    return model_class.main_input_name == "input_ids" and _vocabulary(config) > 0
 
 
 def _kind_of(model_class: type) -> str | None:
@@ -269,18 +284,25 @@ def one_line(error: BaseException) -> str:
 # Batches
 
 
-def takes_images(config: Any) -> bool:
-    return hasattr(config, "image_size") and not hasattr(config, "vocab_size")
+def takes_images(config: Any, model_class: Any = None) -> bool:
+    """Does it, as far as its configuration and, if it is known, its class say?"""
+    if model_class is not None and model_class.main_input_name != "pixel_values":
+        return False
+    return hasattr(config, "num_channels") and (model_class is not None or not hasattr(config, "vocab_size"))
 
 
 def _takes_speech(config: Any) -> bool:
     return hasattr(config, "num_mel_bins") and hasattr(config, "max_source_positions")
 
 
+def _vocabulary(config: Any) -> int:
+    """The number of tokens; 0 if it takes none."""
+    found = getattr(config, "vocab_size", None) or getattr(config.get_text_config(), "vocab_size", None)
+    return found if isinstance(found, int) else 0
+
+
 def default_length(name: str, config: Any) -> int:
-    """A sensible length of a sequence for this model; 0 for images."""
-    if takes_images(config):
-        return 0
+    """A sensible length of a sequence for a model that takes them."""
     known = REGISTRY[name].length if name in REGISTRY else 512
     limits = [getattr(config, limit, None) for limit in ("max_position_embeddings", "max_target_positions")]
     return int(min([known, *(limit for limit in limits if isinstance(limit, int) and limit > 0)]))
@@ -307,16 +329,14 @@ def make_batch(
     """Inputs and labels for a model with this configuration. For the meta device indices are on the CPU: a model may
     look at their values."""
     samples = model_class is not None and _kind_of(model_class) == "samples"
-    if takes_images(config):
-        side = config.image_size if isinstance(config.image_size, int) else config.image_size[0]
+    if takes_images(config, model_class):
+        side = getattr(config, "image_size", 224)  # a convolutional network takes any
+        side = side if isinstance(side, int) else side[0]
         pixels = _noise((batch, config.num_channels, side, side), device, dtype)
         return {"pixel_values": pixels, "labels": torch.zeros(batch, dtype=torch.int64, device=device)}
     if device == "meta" and batch * length > MAX_ELEMENTS:
         raise MemScaleError(f"a batch of {batch} x {length} tokens is too much: at most {MAX_ELEMENTS} are looked at")
-    vocabulary = getattr(config, "vocab_size", None) or getattr(config.get_text_config(), "vocab_size", None)
-    if not isinstance(vocabulary, int) or vocabulary < 1:
-        raise MemScaleError(f"no batch can be made for models of type '{config.model_type}'; give module:function")
-    ids = torch.arange(batch * length).remainder(max(vocabulary - 1, 1)).add(1).reshape(batch, length)
+    ids = torch.arange(batch * length).remainder(max(_vocabulary(config) - 1, 1)).add(1).reshape(batch, length)
     ids = ids if device == "meta" else ids.to(device)
     if _takes_speech(config):
         frames = 2 * config.max_source_positions

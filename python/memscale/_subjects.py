@@ -50,15 +50,16 @@ class Named:
         self.name, self.batch = name, batch or 1
         self._model: Any = _models.make_model(name)
         self._config = self._model.config
-        self.seq: int | None = None if _models.takes_images(self._config) else seq
-        if _models.takes_images(self._config):
+        limit = _models.max_length(self._model)
+        self.seq = seq
+        if _models.takes_images(self._config, type(self._model)):
             if seq is not None:
                 raise MemScaleError(f"{name} takes images, which have no length: leave --seq out")
         elif seq is None:
-            self.seq = _models.default_length(name, self._config)
-        limit = _models.max_length(self._model)
-        if self.seq is not None and limit is not None and self.seq > limit:
-            raise MemScaleError(f"{name} takes at most {limit} tokens, not {self.seq}")
+            length = _models.default_length(name, self._config)
+            self.seq = length if limit is None else min(length, limit)
+        elif limit is not None and seq > limit:
+            raise MemScaleError(f"{name} takes at most {limit} tokens, not {seq}")
         self.notes: list[str] = []
         if getattr(self._config, "quantization_config", None):
             self.notes.append("its configuration is of quantized weights; this is for training all of them unquantized")
