@@ -94,7 +94,7 @@ def _open(function: Any) -> Callable[..., Any] | None:
     return _opened[function]
 
 
-class Rules(TorchFunctionMode):
+class Rules(TorchFunctionMode):  # type: ignore[misc]
     """Lets meta tensors go the way that tensors on the target device would."""
 
     def __init__(self, target: Target) -> None:

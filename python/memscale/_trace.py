@@ -57,7 +57,7 @@ class Trace:
         return events, ops, operands, kinds, [str(name) for name in self.names]
 
 
-class _Recorder(TorchDispatchMode):
+class _Recorder(TorchDispatchMode):  # type: ignore[misc]
     """Writes operations and storages into a trace."""
 
     def __init__(
@@ -399,6 +399,7 @@ class Tracer:
 
     def _optimize(self, recorder: _Recorder, maker: Maker | None, twins: dict[int, nn.Parameter]) -> None:
         made = None if maker is None else maker(twins)
+        recorder.values.guess = 1.0  # Adafactor scales by norms; what it allocates does not depend on them
         for phase in (OPTIMIZER_FIRST, OPTIMIZER):
             recorder.phase(phase)
             if made is not None:
