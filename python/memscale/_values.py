@@ -17,7 +17,7 @@ _SCALARS = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.is_nonzer
 
 
 class UnknownValueError(RuntimeError):
-    """A value was asked for that depends on data."""
+    """Something was asked for that only a run tells: a value that depends on data, say."""
 
 
 class _Made:
