@@ -440,12 +440,19 @@ class Tracer:
         return list(made.values())
 
     def _inputs_to_meta(self, recorder: _Recorder, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        made: dict[int, torch.Tensor] = {}  # what is given twice, labels that are the input, say, is there once
+
+        def twin_of(tensor: torch.Tensor) -> torch.Tensor:
+            twin = self._pure(tensor).requires_grad_(tensor.requires_grad)
+            recorder.number(twin, INPUT)
+            recorder.values.know(twin, tensor)
+            return twin
+
         def meta(value: Any) -> Any:
             if isinstance(value, torch.Tensor):
-                twin = self._pure(value).requires_grad_(value.requires_grad)
-                recorder.number(twin, INPUT)
-                recorder.values.know(twin, value)
-                return twin
+                if id(value) not in made:
+                    made[id(value)] = twin_of(value)
+                return made[id(value)]
             if isinstance(value, dict):
                 return {key: meta(v) for key, v in value.items()}
             if isinstance(value, tuple) and hasattr(value, "_fields"):

@@ -18,7 +18,7 @@ _CONSTANTS = {torch.ops.aten.ones.default, torch.ops.aten.zeros.default, torch.o
 
 
 class UnknownValueError(RuntimeError):
-    """A value was asked for that depends on data."""
+    """Something was asked for that only a run tells: a value that depends on data, say."""
 
 
 class _Made:
