@@ -29,12 +29,6 @@ RATES_MEASURED: int
 
 UnitRow = tuple[str, int, int, int, int, int]
 
-SIMULATE_ALLOCATOR: int
-SIMULATE_ENGINE_THREAD: int
-SIMULATE_FUSED: int
-SIMULATE_RESUMED: int
-SIMULATE_KEEP_GRADIENTS: int
-
 class MemScaleError(RuntimeError): ...
 
 class BudgetError(MemScaleError):
