@@ -49,6 +49,7 @@ typedef struct player {
     ms__allocator *allocator; /* NULL: sizes are added up */
     int64_t *blocks;          /* key -> block, or NOT_THERE */
     int64_t *scratch_bytes;   /* scratch -> bytes */
+    int64_t *busy_ns;         /* cost -> time on the device */
     int32_t *released_in;     /* loose key -> the segment in which this plan releases it, or NEVER */
     int32_t *first_released;  /* segment -> its first loose key, or -1 */
     int32_t *next_released;   /* loose key -> the next of the same segment, or -1 */
@@ -139,20 +140,24 @@ static int64_t traffic_ns(int64_t n_bytes, int64_t mb_per_s) {
 
 static int64_t later(int64_t ns, int64_t more_ns) { return more_ns > MAX_NS - ns ? MAX_NS : ns + more_ns; }
 
-static void run_op(player *p, const ms__step_cost *cost) {
+/* How long the device is busy with an operation. */
+static int64_t busy_ns(const player *p, const ms__step_cost *cost) {
     const ms_rates *rates = p->request->rates;
-    p->n_ops++;
-    p->now.host_ns = later(p->now.host_ns, rates->dispatch_ns);
-    if (cost->flags & MS__OP_VIEW) return;
     int64_t arithmetic = p->step->numbers[cost->flops] / rate_of(rates, cost->element_bytes);
     int64_t traffic = traffic_ns(p->step->numbers[cost->bytes], rates->memory_mb_per_s);
-    int64_t busy = later(rates->launch_ns, arithmetic > traffic ? arithmetic : traffic);
+    return later(rates->launch_ns, arithmetic > traffic ? arithmetic : traffic);
+}
+
+static void run_op(player *p, uint32_t index) {
+    clock *now = &p->now;
+    p->n_ops++;
+    now->host_ns = later(now->host_ns, p->request->rates->dispatch_ns);
+    if (p->step->costs[index].flags & MS__OP_VIEW) return;
     if (!on_gpu(p)) {
-        p->now.host_ns = later(p->now.host_ns, busy);
+        now->host_ns = later(now->host_ns, p->busy_ns[index]);
         return;
     }
-    if (p->now.device_ns < p->now.host_ns) p->now.device_ns = p->now.host_ns;
-    p->now.device_ns = later(p->now.device_ns, busy);
+    now->device_ns = later(now->device_ns < now->host_ns ? now->host_ns : now->device_ns, p->busy_ns[index]);
 }
 
 static int64_t time_now(const player *p) {
@@ -188,7 +193,7 @@ static ms_status play_event(player *p, const ms__segment *segment, int64_t index
     case MS__RELEASE:
         return is_released_here(p, event->index, index) ? give_key(p, event->index) : MS_OK;
     case MS__OPERATION:
-        run_op(p, &p->step->costs[event->index]);
+        run_op(p, event->index);
         return p->step->costs[event->index].flags & MS__OP_MATRIX ? take_workspace(p, segment, index) : MS_OK;
     default:
         return take_transient(p, p->scratch_bytes[event->index], index);
@@ -302,13 +307,15 @@ static ms_status prepare(player *p, ms__arena *arena) {
     find_variants(p);
     p->blocks = ms__arena_array(arena, step->n_keys, sizeof *p->blocks);
     p->scratch_bytes = ms__arena_array(arena, step->n_scratches, sizeof *p->scratch_bytes);
+    p->busy_ns = ms__arena_array(arena, step->n_costs, sizeof *p->busy_ns);
     p->released_in = ms__arena_array(arena, step->n_loose, sizeof *p->released_in);
     p->first_released = ms__arena_array(arena, step->n_segments, sizeof *p->first_released);
     p->next_released = ms__arena_array(arena, step->n_loose, sizeof *p->next_released);
-    if (p->blocks == NULL || p->scratch_bytes == NULL || p->released_in == NULL || p->first_released == NULL ||
-        p->next_released == NULL)
+    if (p->blocks == NULL || p->scratch_bytes == NULL || p->busy_ns == NULL || p->released_in == NULL ||
+        p->first_released == NULL || p->next_released == NULL)
         return MS_E_NO_MEMORY;
     for (uint32_t k = 0; k < step->n_keys; k++) p->blocks[k] = NOT_THERE;
+    for (uint32_t i = 0; i < step->n_costs; i++) p->busy_ns[i] = busy_ns(p, &step->costs[i]);
     for (uint32_t i = 0; i < step->n_scratches; i++) {
         int64_t n[MS__SCRATCH_NUMBERS];
         for (int j = 0; j < MS__SCRATCH_NUMBERS; j++) n[j] = step->numbers[step->scratches[i].n[j]];
