@@ -432,6 +432,24 @@ typedef struct ms_profile_request {
  * the same step), MS_E_LIMIT, MS_E_NO_MEMORY. */
 MS_API ms_status ms_profile_from_traces(const ms_profile_request *request, ms_profile **out_profile);
 
+/* One profile for all shapes, from profiles of the same model at a few (ms_profile_request.batch and .length), 2 to 32
+ * of them. Every size and cost becomes a sum of the terms 1, b, t, bt, t^2, bt^2 in batch b and length t, and b times t
+ * rounded up to 32, as attention kernels pad it. Terms are taken in this order, each that the shapes can tell from
+ * those before; all seven need seven shapes, with two batches, three lengths, and one length that is no multiple of 32.
+ * The last profile is not fitted but held against the result; so it needs a batch that no other has if batches differ,
+ * and a length that no other has if lengths differ. Everything must agree exactly at every shape. The result stands at
+ * the shape of the first profile. `*out_profile` is owned, ms_profile_destroy. Any thread. Errors: MS_E_INVALID,
+ * MS_E_MISMATCH (the message says where: the steps do not do the same things, or a number is no such sum), MS_E_LIMIT,
+ * MS_E_NO_MEMORY. */
+MS_API ms_status ms_profile_fit(const ms_profile *const *profiles, int64_t n_profiles, ms_profile **out_profile);
+
+/* The profile at another shape, without another trace: exact where the model does the same things there, which a batch
+ * or a length of 1 often changes. Lengths that were no multiples of 32 must have been fitted for others to be exact;
+ * fractions are rounded up. `*out_profile` is owned, ms_profile_destroy. Any thread. Errors: MS_E_INVALID (this profile
+ * has no step, or was fitted without a second batch or length), MS_E_LIMIT (a size is negative there, or too large),
+ * MS_E_NO_MEMORY. */
+MS_API ms_status ms_profile_at(const ms_profile *profile, int64_t batch, int64_t length, ms_profile **out_profile);
+
 /* Cannot fail. NULL is allowed. */
 MS_API void ms_profile_destroy(ms_profile *profile);
 
@@ -532,6 +550,38 @@ MS_API int64_t ms_simulation_count(const ms_simulation *sim);
 
 /* One of them, in order. `out->struct_bytes` must be set. Errors: MS_E_INVALID. */
 MS_API ms_status ms_simulation_at(const ms_simulation *sim, int64_t index, ms_simulation_point *out);
+
+/* ---- Frontiers ------------------------------------------------------------------------------------------------- */
+
+/* What a unit keeps of its forward for its backward, beside its boundary. */
+enum ms_keep {
+    MS_KEEP_ATTENTION = 1 << 0, /* all that fused attention kernels return */
+    MS_KEEP_PRODUCTS = 1 << 1,  /* outputs of matrix products and convolutions */
+    MS_KEEP_REST = 1 << 2,
+    MS_KEEP_ALL = 7 /* what is saved when nothing is done: nothing is recomputed */
+};
+
+#define MS_FRONTIER_MAX_POINTS 5
+
+/* One way between recomputing a unit and keeping it: outputs of some operations are kept, the others run again. */
+typedef struct ms_frontier_point {
+    uint32_t keeps;       /* enum ms_keep; 0: all is recomputed */
+    uint32_t reserved;    /* 0 */
+    int64_t kept_bytes;   /* held from forward to backward, beyond what is held when all is recomputed */
+    int64_t recompute_ns; /* what the recomputation still takes */
+    int64_t saved_ns;     /* what it takes less than when all is recomputed */
+} ms_frontier_point;
+
+/* What a unit could keep, and what that would save. The choices are to recompute it whole, to keep attention, products
+ * or both, and to keep all; the result has them in the order of their bytes, without those that keep no fewer bytes
+ * than another and save no more time. The first keeps no bytes. An output counts if the recomputation makes it: that
+ * ends behind the last tensor that backward needs, so each is needed by backward or by what is recomputed later. Times
+ * are those of ms_simulate for these operations by themselves; on a GPU, the longer of queueing and computing them.
+ * `out` has room for `capacity` points, of which MS_FRONTIER_MAX_POINTS always suffice, and gets *out_n. Any thread.
+ * Errors: MS_E_INVALID (no such unit, or the profile does not know its units recomputed), MS_E_LIMIT (capacity),
+ * MS_E_NO_MEMORY. */
+MS_API ms_status ms_profile_frontier(const ms_profile *profile, int64_t unit, const ms_rates *rates,
+                                     ms_frontier_point *out, int64_t capacity, int64_t *out_n);
 
 /* ---- Plans ----------------------------------------------------------------------------------------------------- */
 

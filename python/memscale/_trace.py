@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from . import _core, _use_cache
 from ._attach import Attachment, touched_modules
 from ._memory import tensor_bytes
+from ._shapes import ShapeCache
 from ._target import Rules, Target
 from ._units import find_units
 from ._values import Values
@@ -56,16 +57,19 @@ class Trace:
         return events, ops, operands, kinds, [str(name) for name in self.names]
 
 
-class _Recorder(TorchDispatchMode):
+class _Recorder(TorchDispatchMode):  # type: ignore[misc]
     """Writes operations and storages into a trace."""
 
-    def __init__(self, trace: Trace, device_type: str, recompute: bool, unrepeatable: set[int]) -> None:
+    def __init__(
+        self, trace: Trace, device_type: str, recompute: bool, unrepeatable: set[int], shapes: ShapeCache | None = None
+    ) -> None:
         super().__init__()
         self.trace = trace
         self.unrepeatable = unrepeatable  # units that cannot be computed again
         self.device_types = {device_type}
         self.recompute = recompute
         self.values = Values()
+        self._shapes = shapes
         self.unit = -1
         self.in_backward = False
         self._repeating = False
@@ -117,7 +121,7 @@ class _Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self.values.asks(func):
             return self.values.answer(func, args)
-        output = func(*args, **(kwargs or {}))
+        output = self._shapes.run(func, args, kwargs or {}) if self._shapes else func(*args, **(kwargs or {}))
         self.values.note(func, args, kwargs, output)
         if func is not _DETACH:  # autograd's own, which hooks on saved tensors change
             self._record(func, args, kwargs, output)
@@ -273,6 +277,7 @@ class Tracer:
         self.target = target
         self.units = find_units(model)
         self.unrepeatable: set[int] = set()  # indices of units that turned out not to be repeatable
+        self._shapes = ShapeCache()
 
     @property
     def caches(self) -> bool:
@@ -297,16 +302,20 @@ class Tracer:
         *,
         recompute: bool = False,
         use_cache: bool = False,
+        evaluation: bool = False,
     ) -> Trace:
         """A step on the meta device. With recompute units are computed again in backward, by training's own code."""
         trace = Trace()
-        recorder = _Recorder(trace, "meta", recompute, self.unrepeatable)
+        recorder = _Recorder(trace, "meta", recompute, self.unrepeatable, self._shapes)
         with self._prepared(recorder, lambda: Rules(self.target), use_cache):
             twins = self._to_meta(recorder)
             args, kwargs = self._inputs_to_meta(recorder, args, kwargs)
-            self._run(recorder, Rules(self.target), args, kwargs, loss_of)
+            run = self._evaluate if evaluation else self._run
+            run(recorder, Rules(self.target), args, kwargs, loss_of)
             with recorder:
-                self._optimize(recorder, maker, {id(p): t for p, t in twins if isinstance(t, nn.Parameter)})
+                self._optimize(
+                    recorder, None if evaluation else maker, {id(p): t for p, t in twins if isinstance(t, nn.Parameter)}
+                )
                 recorder.stop()  # before anything that stays between steps dies
         return trace
 
@@ -319,6 +328,7 @@ class Tracer:
         *,
         recompute: bool = False,
         use_cache: bool = False,
+        evaluation: bool = False,
     ) -> Trace:
         """A step in earnest. Parameters, buffers, gradients, optimizer and random numbers are as before afterwards."""
         parameters = list(self.model.parameters())
@@ -332,11 +342,12 @@ class Tracer:
             with self._prepared(recorder, contextlib.nullcontext, use_cache):
                 self._count_real(recorder, args, kwargs)
                 around = contextlib.nullcontext() if wanted is None else torch.autocast(kind, wanted)
-                self._run(recorder, around, args, kwargs, loss_of)
+                run = self._evaluate if evaluation else self._run
+                run(recorder, around, args, kwargs, loss_of)
                 recorder.device_types = {"meta"}  # an optimizer's step depends on shapes alone
                 twins = self._twins_with_gradients(recorder, parameters)
                 with recorder:
-                    self._optimize(recorder, maker, twins)
+                    self._optimize(recorder, None if evaluation else maker, twins)
                     recorder.stop()
         finally:
             for p, gradient in zip(parameters, gradients):
@@ -379,8 +390,16 @@ class Tracer:
                 recorder.in_backward = False
             del loss
 
+    def _evaluate(self, recorder: _Recorder, around: Any, args: Any, kwargs: Any, loss_of: Any) -> None:
+        with recorder, torch.no_grad():
+            recorder.phase(FORWARD)
+            with around:
+                output = self.model(*args, **kwargs)
+            del output
+
     def _optimize(self, recorder: _Recorder, maker: Maker | None, twins: dict[int, nn.Parameter]) -> None:
         made = None if maker is None else maker(twins)
+        recorder.values.guess = 1.0  # Adafactor scales by norms; what it allocates does not depend on them
         for phase in (OPTIMIZER_FIRST, OPTIMIZER):
             recorder.phase(phase)
             if made is not None:
@@ -421,12 +440,19 @@ class Tracer:
         return list(made.values())
 
     def _inputs_to_meta(self, recorder: _Recorder, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        made: dict[int, torch.Tensor] = {}  # what is given twice, labels that are the input, say, is there once
+
+        def twin_of(tensor: torch.Tensor) -> torch.Tensor:
+            twin = self._pure(tensor).requires_grad_(tensor.requires_grad)
+            recorder.number(twin, INPUT)
+            recorder.values.know(twin, tensor)
+            return twin
+
         def meta(value: Any) -> Any:
             if isinstance(value, torch.Tensor):
-                twin = self._pure(value).requires_grad_(value.requires_grad)
-                recorder.number(twin, INPUT)
-                recorder.values.know(twin, value)
-                return twin
+                if id(value) not in made:
+                    made[id(value)] = twin_of(value)
+                return made[id(value)]
             if isinstance(value, dict):
                 return {key: meta(v) for key, v in value.items()}
             if isinstance(value, tuple) and hasattr(value, "_fields"):

@@ -183,6 +183,16 @@ class Profile:
         found = core.simulate(actions.tobytes() if chosen else None, rates, where.n_multiprocessors, limit_bytes, flags)
         return self._simulation(found)
 
+    def at(self, batch: int, length: int = 0) -> Profile:
+        """The same step at another batch size and length of sequence, without a new trace.
+
+        Raises:
+            MemScaleError: the profile was made at one shape only (``profile(..., shapes=True)`` makes it at several).
+        """
+        core = self._core.at(batch, length)
+        plain = core if self._plain is self._core else self._plain.at(batch, length)
+        return Profile(core, plain, self.device, fused=self.fused, why_empirical=self.why_empirical)
+
     def to_json(self) -> str:
         """The profile as JSON text: a profile taken on one machine plans on another."""
         return self._core.to_json()
@@ -264,6 +274,8 @@ def profile(
     loss: Callable[[Any], torch.Tensor] | None = None,
     precision: str | None = None,
     device: str | torch.device | None = None,
+    evaluation: bool = False,
+    shapes: bool = False,
 ) -> Profile:
     """Trace one training step of a model without running it.
 
@@ -278,9 +290,12 @@ def profile(
             converted); None: as the model is, with the autocast that is on now.
         device: ``"cuda"``, ``"cpu"``, or the name of a GPU (``"rtx3090"``) which need not be here; None: where the
             model is.
+        evaluation: a forward without gradients in place of a training step.
+        shapes: trace it at a few more batch sizes and lengths, so that :meth:`Profile.at` knows the others. The first
+            dimension of an input counts as its batch, the second of indices and masks as its length.
 
     Raises:
-        MemScaleError: neither way works; the text says why.
+        MemScaleError: neither way works, or the step is not of one form at all shapes; the text says why.
         TypeError, ValueError: an argument is of the wrong type or out of range.
     """
     from .api import check_arguments  # api makes the executor, which will ask for profiles
@@ -290,16 +305,17 @@ def profile(
     autocast, dtype = _precision(precision, place)
     tracer = Tracer(model, Target(place.kind, place.capability, autocast, dtype))
     arguments = (args, kwargs, loss or _loss_of, _optimizers.maker_of(optimizer, place.kind == "cuda"))
+    samples = _other_shapes(args, kwargs) if shapes else []
     why = "" if settings.use_static_profiling else "config.use_static_profiling is off"
     cores = None
     if not why:
         try:
-            cores = _profile_with(tracer, tracer.static, arguments)
+            cores = _profile_at_all(tracer, tracer.static, arguments, evaluation, samples)
         except Exception as error:
             why = f"{type(error).__name__}: {error}" if not isinstance(error, UnknownValueError) else str(error)
             _check_fallback(model, settings, place, dtype, why, error)
     if cores is None:
-        cores = _profile_with(tracer, tracer.empirical, arguments)
+        cores = _profile_at_all(tracer, tracer.empirical, arguments, evaluation, samples)
     return Profile(*cores, place, fused=_optimizers.is_fused(optimizer), why_empirical=why)
 
 
@@ -312,6 +328,7 @@ def predict(
     loss: Callable[[Any], torch.Tensor] | None = None,
     precision: str | None = None,
     device: str | torch.device | None = None,
+    evaluation: bool = False,
     recompute: Collection[str] | str = (),
 ) -> Prediction:
     """Say what a training step will take, before anything runs. Arguments are those of :func:`profile`.
@@ -319,7 +336,9 @@ def predict(
     Args:
         recompute: predict it with these units recomputed; ``"all"``, ``"blocks"`` or names.
     """
-    known = profile(model, sample_input, optimizer, config, loss=loss, precision=precision, device=device)
+    known = profile(
+        model, sample_input, optimizer, config, loss=loss, precision=precision, device=device, evaluation=evaluation
+    )
     return predict_profile(known, config, recompute)
 
 
@@ -359,8 +378,21 @@ def _precision(precision: str | None, place: Device) -> tuple[torch.dtype | None
     return _PRECISIONS[precision]
 
 
+def _profile_at_all(
+    tracer: Tracer, trace: Callable[..., Trace], arguments: tuple[Any, ...], evaluation: bool, samples: list[Any]
+) -> tuple[_core.Profile, _core.Profile]:
+    """At the shape that was given, and at others: the last of them checks what the rest says."""
+    found = [_profile_with(tracer, trace, arguments, evaluation)]
+    found += [_profile_with(tracer, trace, (*sample, *arguments[2:]), evaluation) for sample in samples]
+    if len(found) == 1:
+        return found[0]
+    core = _core.profile_fit([pair[0] for pair in found])
+    same = all(pair[0] is pair[1] for pair in found)
+    return core, core if same else _core.profile_fit([pair[1] for pair in found])
+
+
 def _profile_with(
-    tracer: Tracer, trace: Callable[..., Trace], arguments: tuple[Any, ...]
+    tracer: Tracer, trace: Callable[..., Trace], arguments: tuple[Any, ...], evaluation: bool
 ) -> tuple[_core.Profile, _core.Profile]:
     """The step with units kept or recomputed, and the step as it is without MemScale."""
     names, sizes = list(tracer.units), tracer.param_bytes()
@@ -372,6 +404,9 @@ def _profile_with(
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it is not the user's step: what it warns of will be said when that runs
+        if evaluation:
+            core = make(trace(*arguments, use_cache=True, evaluation=True), None)
+            return core, core
         kept = trace(*arguments)
         try:
             core = make(kept, trace(*arguments, recompute=True))
@@ -387,6 +422,41 @@ def _shape(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
         if tensor.dim() >= 1:
             return int(tensor.shape[0]), int(tensor.shape[1]) if tensor.dim() == 2 else 0
     return 0, 0
+
+
+def _other_shapes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[Any, Any]]:
+    """The same input at other batches and lengths: enough to tell how sizes grow, and one more to check that."""
+    batch, length = _shape(args, kwargs)
+    if batch <= 0:
+        raise MemScaleError("shapes=True needs an input whose first dimension is the batch")
+    wanted = [(2 * batch, length), (3 * batch, length)]
+    if length >= 8:
+        half, quarter = length // 2, length // 4
+        wanted = [(b, t) for t in (length, half, quarter) for b in (batch, 2 * batch)][1:]
+        wanted.append((3 * batch, half + quarter))
+
+    def resized(value: Any, new: tuple[int, int]) -> Any:
+        if isinstance(value, torch.Tensor):
+            return _resize(value, (batch, length), new)
+        if isinstance(value, dict):
+            return {key: resized(v, new) for key, v in value.items()}
+        if isinstance(value, (list, tuple)):
+            return type(value)(resized(v, new) for v in value)
+        return value
+
+    return [(resized(args, new), resized(kwargs, new)) for new in wanted]
+
+
+def _resize(tensor: torch.Tensor, old: tuple[int, int], new: tuple[int, int]) -> torch.Tensor:
+    """Batch first, length second; a mask of four dimensions has its lengths last."""
+    lengths = (2, 3) if tensor.dim() == 4 and not tensor.is_floating_point() else (1,)
+    for dim in range(tensor.dim()):
+        pair = (old[0], new[0]) if dim == 0 else (old[1], new[1])
+        if tensor.shape[dim] != pair[0] or pair[0] == pair[1] or (dim > 0 and (dim not in lengths or pair[0] <= 1)):
+            continue
+        index = torch.arange(pair[1], device=tensor.device).remainder(pair[0])
+        tensor = tensor.index_select(dim, index)
+    return tensor
 
 
 def _loss_of(output: Any) -> torch.Tensor:

@@ -124,6 +124,7 @@ static void cost_product(const ms__operand *a, const ms__operand *b, ms__op_cost
 /* Queries [batch, heads, length, width], keys [batch, heads, length, width]. */
 static void cost_attention(const ms__operand *q, const ms__operand *k, bool backward, ms__op_cost *out) {
     int64_t scores = times(elements(q), dim_from_end(k, 1));
+    out->is_attention = true;
     out->flops = times(backward ? 10 : 4, scores);
     if (!backward) return;
     int64_t rows = elements(q) / (dim_from_end(q, 0) > 0 ? dim_from_end(q, 0) : 1);

@@ -31,6 +31,7 @@ typedef struct ms__op_cost {
     int64_t element_bytes; /* of the first operand: which rate counts */
     bool is_view;          /* no kernel runs */
     bool is_matrix;        /* goes through cuBLAS */
+    bool is_attention;     /* one kernel for all of it */
     bool is_random;        /* draws random numbers */
     enum ms__scratch_rule rule;
     int64_t n[MS__SCRATCH_NUMBERS];

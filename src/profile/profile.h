@@ -33,6 +33,14 @@ int64_t ms__unit_cost(const ms_unit *unit);
  * MS_E_LIMIT, MS_E_NO_MEMORY. */
 ms_status ms__units_copy(ms__arena *arena, const ms_unit *units, int64_t n_units, ms_unit **out);
 
+/* Fill in what the profile's step means: its sizes, and its units. These have their names and parameters, and 0
+ * elsewhere; the totals go there too, and copies into the profile. Errors: as ms__units_copy. */
+ms_status ms__profile_tally(ms_profile *profile, ms_unit *units, int64_t n_units);
+
+/* A profile with a copy of this step, and the units of `from`, counted anew. `*out` is owned, ms_profile_destroy.
+ * Errors: MS_E_LIMIT, MS_E_NO_MEMORY. */
+ms_status ms__profile_with_step(const ms_profile *from, const ms__step *step, ms_profile **out);
+
 /* A text that stands in a unit's object behind its name: what a plan has to say about it. MS__UNIT_MAX_NOTES at most.
  */
 typedef struct ms__unit_note {

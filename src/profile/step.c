@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-#include "../common/hash.h"
+#include "../common/intern.h"
 #include "../common/vec.h"
 
 #define NO_KEY UINT32_MAX
@@ -137,7 +137,7 @@ static ms_status walk_op(builder *b, walk *w, int64_t index) {
     ms__op_cost_of(trace->names[op->name], operands, op->n_inputs, operands + op->n_inputs, op->n_outputs, &cost);
     ms__step_cost known = {.element_bytes = (uint32_t)cost.element_bytes};
     known.flags = (cost.is_view ? MS__OP_VIEW : 0U) | (cost.is_matrix ? MS__OP_MATRIX : 0U) |
-                  (cost.is_random ? MS__OP_RANDOM : 0U);
+                  (cost.is_attention ? MS__OP_ATTENTION : 0U) | (cost.is_random ? MS__OP_RANDOM : 0U);
     if (!open_run(w, unit_now(w)) || !add_number(b, cost.flops, &known.flops) ||
         !add_number(b, cost.bytes, &known.bytes) || !ms__vec_push(&b->costs, known) ||
         !add_event(w, MS__OPERATION, (uint32_t)b->costs.n - 1))
@@ -306,35 +306,10 @@ static ms_status fill_segments(builder *b, ms__arena *arena, ms__step *out) {
 
 /* ---- Everything that occurs often, once ---- */
 
-/* Equal items of an array become one; `new_index[i]` is where item i went. Returns how many are left. */
-static ms_status intern(ms__arena *scratch, void *items, size_t n, size_t item_bytes, uint32_t **out_index,
-                        uint32_t *out_n) {
-    size_t n_places = 16;
-    while (n_places < n * 2) n_places *= 2;
-    uint32_t *places = ms__arena_array(scratch, n_places, sizeof *places); /* index + 1; 0: free */
-    *out_index = ms__arena_array(scratch, n, sizeof **out_index);
-    if (places == NULL || *out_index == NULL) return MS_E_NO_MEMORY;
-    char *all = items;
-    uint32_t n_left = 0;
-    for (size_t i = 0; i < n; i++) {
-        const char *item = all + i * item_bytes;
-        size_t at = (size_t)ms_hash64(item, item_bytes, 0) & (n_places - 1);
-        while (places[at] != 0 && memcmp(all + (places[at] - 1) * item_bytes, item, item_bytes) != 0)
-            at = (at + 1) & (n_places - 1);
-        if (places[at] == 0) {
-            memmove(all + n_left * item_bytes, item, item_bytes);
-            places[at] = ++n_left;
-        }
-        (*out_index)[i] = places[at] - 1;
-    }
-    *out_n = n_left;
-    return MS_OK;
-}
-
 static ms_status intern_all(builder *b, ms__arena *arena, ms__arena *scratch, ms__step *out) {
     uint32_t *number, *cost, *taken;
     ms_status status =
-        intern(scratch, b->numbers.items, b->numbers.n, sizeof *b->numbers.items, &number, &out->n_numbers);
+        ms__intern(scratch, b->numbers.items, b->numbers.n, sizeof *b->numbers.items, &number, &out->n_numbers);
     if (status != MS_OK) return status;
     for (size_t i = 0; i < b->keys.n; i++) b->keys.items[i].size = number[b->keys.items[i].size];
     for (size_t i = 0; i < b->costs.n; i++) {
@@ -343,10 +318,10 @@ static ms_status intern_all(builder *b, ms__arena *arena, ms__arena *scratch, ms
     }
     for (size_t i = 0; i < b->scratches.n; i++)
         for (int j = 0; j < MS__SCRATCH_NUMBERS; j++) b->scratches.items[i].n[j] = number[b->scratches.items[i].n[j]];
-    status = intern(scratch, b->costs.items, b->costs.n, sizeof *b->costs.items, &cost, &out->n_costs);
+    status = ms__intern(scratch, b->costs.items, b->costs.n, sizeof *b->costs.items, &cost, &out->n_costs);
     if (status == MS_OK)
-        status =
-            intern(scratch, b->scratches.items, b->scratches.n, sizeof *b->scratches.items, &taken, &out->n_scratches);
+        status = ms__intern(scratch, b->scratches.items, b->scratches.n, sizeof *b->scratches.items, &taken,
+                            &out->n_scratches);
     if (status != MS_OK) return status;
     for (uint32_t i = 0; i < out->n_events; i++) {
         ms__step_event *event = &out->events[i];

@@ -46,7 +46,7 @@ typedef struct ms__step_cost {
     uint32_t flags; /* MS__OP_... */
 } ms__step_cost;
 
-enum { MS__OP_VIEW = 1, MS__OP_MATRIX = 2, MS__OP_RANDOM = 4, MS__OP_ALL = 7 };
+enum { MS__OP_VIEW = 1, MS__OP_MATRIX = 2, MS__OP_RANDOM = 4, MS__OP_ATTENTION = 8, MS__OP_ALL = 15 };
 
 typedef struct ms__step_scratch {
     uint32_t rule;                   /* enum ms__scratch_rule */
@@ -65,14 +65,15 @@ typedef struct ms__loose {
     int32_t segment[MS__N_VARIANTS];
 } ms__loose;
 
-/* Sizes and costs at other shapes: terms in batch b and length t. */
-enum { MS__TERM_1, MS__TERM_B, MS__TERM_T, MS__TERM_BT, MS__TERM_TT, MS__TERM_BTT, MS__N_TERMS };
+/* Sizes and costs at other shapes: terms in batch b and length t (terms.h). The last one is b times the length as
+ * attention kernels pad it. */
+enum { MS__TERM_1, MS__TERM_B, MS__TERM_T, MS__TERM_BT, MS__TERM_TT, MS__TERM_BTT, MS__TERM_BP, MS__N_TERMS };
 
 typedef struct ms__step {
     int64_t *numbers;      /* sizes and costs at this shape, each once */
     int64_t *coefficients; /* MS__N_TERMS for each number, over `denominator`; NULL: only this shape is known. Within
                             * the range of sizes, or less than 0 by no more */
-    int64_t denominator;
+    int64_t denominator;   /* above 0 where there are coefficients */
     int64_t batch, length; /* this shape; 0: not said */
     ms__step_key *keys;
     ms__step_event *events;
@@ -86,6 +87,9 @@ typedef struct ms__step {
 
 /* Find the loose keys of a step that is whole but for them, and check its sums. Errors: MS_E_LIMIT, MS_E_NO_MEMORY. */
 ms_status ms__step_finish(ms__arena *arena, ms__step *step);
+
+/* Numbers and sums of a step at another shape. Errors: MS_E_LIMIT. */
+ms_status ms__step_check_sums(const ms__step *step);
 
 /* From the trace of a step with all units kept, and one with all of them lean or NULL. What it holds belongs to the
  * arena. Errors: MS_E_INVALID (a trace is malformed), MS_E_MISMATCH (the two are not of the same step), MS_E_LIMIT,

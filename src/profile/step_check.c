@@ -57,7 +57,7 @@ static bool add(int64_t *sum, int64_t value) {
     return ms__size_in_range(*sum);
 }
 
-static ms_status check_sums(const ms__step *step) {
+ms_status ms__step_check_sums(const ms__step *step) {
     int64_t held = 0, flops = 0, moved = 0;
     for (uint32_t i = 0; i < step->n_numbers; i++)
         if (!ms__size_in_range(step->numbers[i])) return ms__fail(MS_E_LIMIT, "a number of the step is out of range");
@@ -76,7 +76,7 @@ static ms_status check_sums(const ms__step *step) {
 ms_status ms__step_finish(ms__arena *arena, ms__step *step) {
     ms__arena scratch = {0};
     if (step->n_units > MS__STEP_MAX_EVENTS) return ms__fail(MS_E_LIMIT, "a step with too many units");
-    ms_status status = check_sums(step);
+    ms_status status = ms__step_check_sums(step);
     if (status == MS_OK) status = find_loose(arena, &scratch, step);
     ms__arena_free(&scratch);
     return status;

@@ -8,7 +8,8 @@
  * Time: the host queues operations one after the other; the device starts each when it is queued and the one before is
  * done, and takes as long as its arithmetic or its memory traffic, whichever is longer.
  *
- * A step's sums fit in 60 bits (step.h) and the request is checked, so bytes need no checks here; times end at MAX_NS.
+ * A step's sums fit in 60 bits (step.h) and the request is checked, so bytes need no checks here; times end at
+ * MS__MAX_NS.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -16,13 +17,12 @@
 #include "../common/arena.h"
 #include "../profile/profile.h"
 #include "allocator.h"
+#include "roofline.h"
 
 #define ROUND_BYTES 512
 #define N_STEPS 3
 #define NOT_THERE INT64_MIN
 #define NEVER INT32_MAX
-#define MAX_NS (INT64_MAX / 8)
-#define MAX_RATE INT64_C(1000000000) /* of rates and times, as in rates.c */
 #define MAX_MULTIPROCESSORS INT64_C(1000000)
 #define ALL_FLAGS                                                                                                      \
     ((uint32_t)(MS_SIMULATE_ALLOCATOR | MS_SIMULATE_ENGINE_THREAD | MS_SIMULATE_FUSED | MS_SIMULATE_RESUMED |          \
@@ -128,36 +128,16 @@ static ms_status take_workspace(player *p, const ms__segment *segment, int64_t i
 
 /* ---- Time ---- */
 
-static int64_t rate_of(const ms_rates *rates, uint32_t element_bytes) {
-    int64_t narrow = rates->bf16_gflops > 0 ? rates->bf16_gflops : rates->fp16_gflops;
-    return element_bytes <= 2 && narrow > 0 ? narrow : rates->fp32_gflops;
-}
-
-static int64_t traffic_ns(int64_t n_bytes, int64_t mb_per_s) {
-    if (n_bytes <= INT64_MAX / 1000) return n_bytes * 1000 / mb_per_s;
-    return n_bytes / mb_per_s > MAX_NS / 1000 ? MAX_NS : n_bytes / mb_per_s * 1000;
-}
-
-static int64_t later(int64_t ns, int64_t more_ns) { return more_ns > MAX_NS - ns ? MAX_NS : ns + more_ns; }
-
-/* How long the device is busy with an operation. */
-static int64_t busy_ns(const player *p, const ms__step_cost *cost) {
-    const ms_rates *rates = p->request->rates;
-    int64_t arithmetic = p->step->numbers[cost->flops] / rate_of(rates, cost->element_bytes);
-    int64_t traffic = traffic_ns(p->step->numbers[cost->bytes], rates->memory_mb_per_s);
-    return later(rates->launch_ns, arithmetic > traffic ? arithmetic : traffic);
-}
-
 static void run_op(player *p, uint32_t index) {
     clock *now = &p->now;
     p->n_ops++;
-    now->host_ns = later(now->host_ns, p->request->rates->dispatch_ns);
+    now->host_ns = ms__later(now->host_ns, p->request->rates->dispatch_ns);
     if (p->step->costs[index].flags & MS__OP_VIEW) return;
     if (!on_gpu(p)) {
-        now->host_ns = later(now->host_ns, p->busy_ns[index]);
+        now->host_ns = ms__later(now->host_ns, p->busy_ns[index]);
         return;
     }
-    now->device_ns = later(now->device_ns < now->host_ns ? now->host_ns : now->device_ns, p->busy_ns[index]);
+    now->device_ns = ms__later(now->device_ns < now->host_ns ? now->host_ns : now->device_ns, p->busy_ns[index]);
 }
 
 static int64_t time_now(const player *p) {
@@ -315,7 +295,8 @@ static ms_status prepare(player *p, ms__arena *arena) {
         p->first_released == NULL || p->next_released == NULL)
         return MS_E_NO_MEMORY;
     for (uint32_t k = 0; k < step->n_keys; k++) p->blocks[k] = NOT_THERE;
-    for (uint32_t i = 0; i < step->n_costs; i++) p->busy_ns[i] = busy_ns(p, &step->costs[i]);
+    for (uint32_t i = 0; i < step->n_costs; i++)
+        p->busy_ns[i] = ms__op_busy_ns(p->request->rates, step, &step->costs[i]);
     for (uint32_t i = 0; i < step->n_scratches; i++) {
         int64_t n[MS__SCRATCH_NUMBERS];
         for (int j = 0; j < MS__SCRATCH_NUMBERS; j++) n[j] = step->numbers[step->scratches[i].n[j]];
@@ -380,15 +361,6 @@ static ms_status play(player *p, ms_simulation *sim) {
     return status;
 }
 
-static bool is_rate(int64_t value, int64_t min) { return value >= min && value <= MAX_RATE; }
-
-/* What the model of time divides by and adds up. */
-static bool are_rates(const ms_rates *r) {
-    return r->capability >= 0 && is_rate(r->fp32_gflops, 1) && is_rate(r->fp16_gflops, 0) &&
-           is_rate(r->bf16_gflops, 0) && is_rate(r->memory_mb_per_s, 1) && is_rate(r->launch_ns, 0) &&
-           is_rate(r->dispatch_ns, 0);
-}
-
 static ms_status check_actions(const ms_simulation_request *request, const ms__step *step) {
     if (request->actions == NULL) return MS_OK;
     if (request->n_actions != (int64_t)step->n_units)
@@ -408,9 +380,8 @@ static ms_status check_request(const ms_simulation_request *request) {
     if (status != MS_OK) return status;
     if (request->profile == NULL || request->rates == NULL)
         return ms__fail(MS_E_INVALID, "ms_simulate: no profile or no rates");
-    status = ms__check_struct(request->rates->struct_bytes, sizeof *request->rates, "ms_rates");
+    status = ms__rates_check(request->rates);
     if (status != MS_OK) return status;
-    if (!are_rates(request->rates)) return ms__fail(MS_E_INVALID, "ms_simulate: a rate is out of range");
     if (request->n_multiprocessors < 0 || request->n_multiprocessors > MAX_MULTIPROCESSORS ||
         request->limit_bytes < 0 || (request->flags & ~ALL_FLAGS) != 0 || request->reserved != 0)
         return ms__fail(MS_E_INVALID, "ms_simulate: a field of the request is out of range");

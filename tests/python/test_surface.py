@@ -33,11 +33,11 @@ SURFACE = {
     "predict": "(model: 'nn.Module', sample_input: 'Any', optimizer: 'torch.optim.Optimizer | None' = None, "
     "config: 'Config | None' = None, *, loss: 'Callable[[Any], torch.Tensor] | None' = None, "
     "precision: 'str | None' = None, device: 'str | torch.device | None' = None, "
-    "recompute: 'Collection[str] | str' = ()) -> 'Prediction'",
+    "evaluation: 'bool' = False, recompute: 'Collection[str] | str' = ()) -> 'Prediction'",
     "profile": "(model: 'nn.Module', sample_input: 'Any', optimizer: 'torch.optim.Optimizer | None' = None, "
     "config: 'Config | None' = None, *, loss: 'Callable[[Any], torch.Tensor] | None' = None, "
-    "precision: 'str | None' = None, device: 'str | torch.device | None' = None) "
-    "-> 'Profile'",
+    "precision: 'str | None' = None, device: 'str | torch.device | None' = None, "
+    "evaluation: 'bool' = False, shapes: 'bool' = False) -> 'Profile'",
     "wrap": "(target: 'Target', config: 'Config | None' = None, sample_input: 'Any' = None, "
     "async_offload: 'bool | None' = None, async_config: 'AsyncOffloadConfig | None' = None, "
     "plan: 'Plan | None' = None) -> 'Target'",

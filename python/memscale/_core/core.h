@@ -349,6 +349,7 @@ PyObject *core_plan_create(PyObject *module, PyObject *const *args, Py_ssize_t n
 PyObject *core_plan_from_json(PyObject *module, PyObject *text);
 PyObject *core_profile_from_traces(PyObject *module, PyObject *const *args, Py_ssize_t n);
 PyObject *core_profile_from_json(PyObject *module, PyObject *text);
+PyObject *core_profile_fit(PyObject *module, PyObject *list);
 PyObject *core_checksum(PyObject *module, PyObject *data);
 PyObject *core_gpu_models(PyObject *module, PyObject *unused);
 PyObject *core_gpu_model(PyObject *module, PyObject *name);

@@ -213,6 +213,9 @@ PyDoc_STRVAR(plan_from_json_doc, "plan_from_json(text)\n--\n\nA plan that was sa
 PyDoc_STRVAR(profile_from_traces_doc, "profile_from_traces(names, param_bytes, kept, lean, batch, length)\n--\n\n"
                                       "A profile from the traces of a step, the second or None.");
 PyDoc_STRVAR(profile_from_json_doc, "profile_from_json(text)\n--\n\nA profile that was saved by Profile.to_json().");
+PyDoc_STRVAR(profile_fit_doc,
+             "profile_fit(profiles)\n--\n\n"
+             "One profile for all shapes, from a list of profiles at a few; the last is held against it.");
 
 #define FAST(function) ((PyCFunction)(void (*)(void))(function))
 
@@ -236,6 +239,7 @@ static PyMethodDef functions[] = {
     {"plan_from_json", core_plan_from_json, METH_O, plan_from_json_doc},
     {"profile_from_traces", FAST(core_profile_from_traces), METH_FASTCALL, profile_from_traces_doc},
     {"profile_from_json", core_profile_from_json, METH_O, profile_from_json_doc},
+    {"profile_fit", core_profile_fit, METH_O, profile_fit_doc},
     {NULL, NULL, 0, NULL},
 };
 
@@ -257,6 +261,9 @@ static int add_constants(PyObject *module) {
         {"SIMULATE_FUSED", MS_SIMULATE_FUSED},
         {"SIMULATE_RESUMED", MS_SIMULATE_RESUMED},
         {"SIMULATE_KEEP_GRADIENTS", MS_SIMULATE_KEEP_GRADIENTS},
+        {"KEEP_ATTENTION", MS_KEEP_ATTENTION},
+        {"KEEP_PRODUCTS", MS_KEEP_PRODUCTS},
+        {"KEEP_ALL", MS_KEEP_ALL},
         {"RATES_VERSION", MS_RATES_VERSION},
         {"RATES_MEASURED", MS_RATES_MEASURED},
     };

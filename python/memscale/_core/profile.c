@@ -118,6 +118,52 @@ PyObject *core_profile_from_json(PyObject *module, PyObject *object) {
     return wrap_profile(core_get_state(module), status, profile);
 }
 
+/* ---- Shapes ---- */
+
+PyObject *core_profile_fit(PyObject *module, PyObject *list) {
+    core_state *state = core_get_state(module);
+    if (!PyList_Check(list)) {
+        PyErr_SetString(PyExc_TypeError, "profile_fit() takes a list of profiles");
+        return NULL;
+    }
+    PyObject *held = PyList_AsTuple(list); /* the list may change while the GIL is released */
+    if (held == NULL) return NULL;
+    Py_ssize_t n = PyTuple_Size(held);
+    const ms_profile **profiles = PyMem_Calloc((size_t)n + 1, sizeof *profiles);
+    PyObject *result = NULL;
+    if (profiles == NULL) (void)PyErr_NoMemory();
+    for (Py_ssize_t i = 0; profiles != NULL && i < n; i++) {
+        PyObject *item = PyTuple_GetItem(held, i);
+        if (!PyObject_TypeCheck(item, state->profile_type)) {
+            PyErr_SetString(PyExc_TypeError, "profile_fit() takes a list of profiles");
+            goto done;
+        }
+        profiles[i] = ((ProfileObject *)item)->profile;
+    }
+    if (profiles != NULL) {
+        ms_profile *profile = NULL;
+        ms_status status;
+        Py_BEGIN_ALLOW_THREADS
+        status = ms_profile_fit(profiles, n, &profile);
+        Py_END_ALLOW_THREADS
+        result = wrap_profile(state, status, profile);
+    }
+done:
+    PyMem_Free((void *)profiles);
+    Py_DECREF(held);
+    return result;
+}
+
+PyDoc_STRVAR(at_doc, "at($self, batch, length, /)\n--\n\nThe profile at another shape, where profile_fit() made it.");
+
+static PyObject *profile_at(PyObject *self, PyObject *args) {
+    long long batch, length;
+    if (!PyArg_ParseTuple(args, "LL:at", &batch, &length)) return NULL;
+    ms_profile *profile = NULL;
+    ms_status status = ms_profile_at(((ProfileObject *)self)->profile, batch, length, &profile);
+    return wrap_profile(core_state_of_type(Py_TYPE(self)), status, profile);
+}
+
 /* ---- Simulations ---- */
 
 static PyObject *parts_of(const int64_t *parts) {
@@ -211,6 +257,34 @@ static PyObject *profile_simulate(PyObject *self, PyObject *args) {
     return result;
 }
 
+PyDoc_STRVAR(frontier_doc, "frontier($self, unit, rates, /)\n--\n\n"
+                           "What a unit could keep for its backward: tuples (keeps, kept_bytes, recompute_ns, "
+                           "saved_ns). rates: JSON text.");
+
+static PyObject *profile_frontier(PyObject *self, PyObject *args) {
+    const char *text;
+    Py_ssize_t n_text;
+    long long unit;
+    ms_rates rates = {.struct_bytes = sizeof rates};
+    ms_frontier_point points[MS_FRONTIER_MAX_POINTS];
+    int64_t n = 0;
+    if (!PyArg_ParseTuple(args, "Ls#:frontier", &unit, &text, &n_text)) return NULL;
+    ms_status status = ms_rates_from_json(text, (size_t)n_text, &rates);
+    if (status == MS_OK)
+        status =
+            ms_profile_frontier(((ProfileObject *)self)->profile, unit, &rates, points, MS_FRONTIER_MAX_POINTS, &n);
+    if (status != MS_OK) return core_raise(core_state_of_type(Py_TYPE(self)), status);
+    PyObject *list = PyList_New(0);
+    for (int64_t i = 0; list != NULL && i < n; i++) {
+        const ms_frontier_point *p = &points[i];
+        PyObject *row = Py_BuildValue("(ILLL)", (unsigned int)p->keeps, (long long)p->kept_bytes,
+                                      (long long)p->recompute_ns, (long long)p->saved_ns);
+        if (row == NULL || PyList_Append(list, row) < 0) Py_CLEAR(list);
+        Py_XDECREF(row);
+    }
+    return list;
+}
+
 /* ---- The rest ---- */
 
 PyDoc_STRVAR(units_doc,
@@ -263,6 +337,8 @@ static void profile_dealloc(PyObject *self) {
 }
 
 static PyMethodDef profile_methods[] = {
+    {"at", profile_at, METH_VARARGS, at_doc},
+    {"frontier", profile_frontier, METH_VARARGS, frontier_doc},
     {"simulate", profile_simulate, METH_VARARGS, simulate_doc},
     {"units", profile_units, METH_NOARGS, units_doc},
     {"costs", profile_costs, METH_VARARGS, costs_doc},

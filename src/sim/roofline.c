@@ -1,0 +1,35 @@
+/* roofline.c - the longer of arithmetic and traffic. */
+#include "roofline.h"
+
+#define MAX_RATE INT64_C(1000000000) /* of rates and times, as in rates.c */
+
+static bool is_rate(int64_t value, int64_t min) { return value >= min && value <= MAX_RATE; }
+
+ms_status ms__rates_check(const ms_rates *r) {
+    ms_status status = ms__check_struct(r->struct_bytes, sizeof *r, "ms_rates");
+    if (status != MS_OK) return status;
+    if (r->capability < 0 || !is_rate(r->fp32_gflops, 1) || !is_rate(r->fp16_gflops, 0) ||
+        !is_rate(r->bf16_gflops, 0) || !is_rate(r->memory_mb_per_s, 1) || !is_rate(r->launch_ns, 0) ||
+        !is_rate(r->dispatch_ns, 0))
+        return ms__fail(MS_E_INVALID, "a rate is out of range");
+    return MS_OK;
+}
+
+int64_t ms__later(int64_t ns, int64_t more_ns) { return more_ns > MS__MAX_NS - ns ? MS__MAX_NS : ns + more_ns; }
+
+static int64_t rate_of(const ms_rates *rates, uint32_t element_bytes) {
+    int64_t narrow = rates->bf16_gflops > 0 ? rates->bf16_gflops : rates->fp16_gflops;
+    return element_bytes <= 2 && narrow > 0 ? narrow : rates->fp32_gflops;
+}
+
+static int64_t traffic_ns(int64_t n_bytes, int64_t mb_per_s) {
+    if (n_bytes <= INT64_MAX / 1000) return n_bytes * 1000 / mb_per_s;
+    return n_bytes / mb_per_s > MS__MAX_NS / 1000 ? MS__MAX_NS : n_bytes / mb_per_s * 1000;
+}
+
+int64_t ms__op_busy_ns(const ms_rates *rates, const ms__step *step, const ms__step_cost *cost) {
+    if (cost->flags & MS__OP_VIEW) return 0;
+    int64_t arithmetic = step->numbers[cost->flops] / rate_of(rates, cost->element_bytes);
+    int64_t traffic = traffic_ns(step->numbers[cost->bytes], rates->memory_mb_per_s);
+    return ms__later(rates->launch_ns, arithmetic > traffic ? arithmetic : traffic);
+}
