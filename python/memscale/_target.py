@@ -8,13 +8,18 @@ so that what they call is seen as well.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import types
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as nnf
+from torch.nn.attention import SDPBackend
 from torch.overrides import TorchFunctionMode
+
+from ._core import tensors_in
+from ._values import UnknownValueError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,44 +39,60 @@ class Target:
     dtype: torch.dtype | None = None
 
 
-_PLACES = (torch, torch.Tensor, nnf, torch._C._nn, torch._C._VariableFunctions)
+_PLACES = (torch, torch.Tensor, nnf, torch._C._nn, torch._C._VariableFunctions, torch._C._fft, torch._C._linalg)
 
-
-def _functions(names: str) -> set[Any]:
-    return {getattr(place, name) for name in names.split() for place in _PLACES if hasattr(place, name)}
-
-
-# What autocast computes in 16 bits, and what in 32.
-_LISTS = {
-    "cuda": (
-        _functions(
-            "__matmul__ __rmatmul__ addbmm addmm addmv addr baddbmm bmm chain_matmul multi_dot conv1d conv2d conv3d "
-            "conv_transpose1d conv_transpose2d conv_transpose3d conv_tbc convolution _convolution einsum gru_cell "
-            "lstm_cell rnn_tanh_cell rnn_relu_cell linear matmul mm mv prelu scaled_dot_product_attention"
-        ),
-        _functions(
-            "__pow__ __rdiv__ __rpow__ __rtruediv__ acos asin binary_cross_entropy_with_logits cosh cosine_similarity "
-            "cosine_embedding_loss cdist cumprod cumsum dist erfinv exp expm1 group_norm hinge_embedding_loss kl_div "
-            "l1_loss layer_norm log log10 log_softmax log1p log2 margin_ranking_loss mse_loss multilabel_margin_loss "
-            "multi_margin_loss nll_loss nll_loss_nd norm pdist poisson_nll_loss pow prod reciprocal rsqrt sinh "
-            "smooth_l1_loss soft_margin_loss softmax softmin softplus sum renorm tan triplet_margin_loss huber_loss "
-            "native_layer_norm rms_norm"
-        ),
-    ),
-    "cpu": (
-        _functions(
-            "__matmul__ __rmatmul__ conv1d conv2d conv3d bmm mm linalg_vecdot baddbmm addmm addbmm linear matmul "
-            "conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d scaled_dot_product_attention"
-        ),
-        _functions(
-            "avg_pool3d binary_cross_entropy grid_sample polar prod quantile nanquantile stft cdist trace inverse "
-            "view_as_complex cholesky cholesky_inverse cholesky_solve lu_solve mse_loss ctc_loss multilabel_margin_loss"
-        ),
-    ),
+# What autocast computes in 16 bits, and what in the widest type of its inputs. Everything else that it handles, it
+# computes in 32 bits.
+_LOW = {
+    "cuda": "addbmm addmm addmv addr baddbmm bmm chain_matmul linalg_multi_dot conv1d conv2d conv3d conv_transpose1d "
+    "conv_transpose2d conv_transpose3d conv_tbc convolution _convolution einsum gru_cell lstm_cell rnn_tanh_cell "
+    "rnn_relu_cell linear linalg_vecdot matmul mm mv prelu scaled_dot_product_attention "
+    "_scaled_dot_product_flash_attention cudnn_convolution cudnn_convolution_transpose",
+    "cpu": "addbmm addmm baddbmm bmm conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d conv_tbc "
+    "_convolution linear linalg_vecdot matmul mm prelu scaled_dot_product_attention _addmm_activation "
+    "_native_multi_head_attention mkldnn_rnn_layer",
 }
+_WIDEST = {
+    "cuda": "addcdiv addcmul atan2 bilinear cross dot grid_sampler index_put scatter_add tensordot vdot",
+    "cpu": "cat index_copy stack",
+}
+# What Python calls them otherwise.
+_ALIASES = {
+    "matmul": "__matmul__ __rmatmul__",
+    "linalg_multi_dot": "multi_dot",
+    "pow": "__pow__ __rpow__",
+    "reciprocal": "__rdiv__ __rtruediv__",
+    "softmax": "softmin",
+    "nll_loss": "nll_loss_nd",
+}
+
+
+def _functions(names: set[str]) -> set[Any]:
+    names = names.union(*(_ALIASES[name].split() for name in names & _ALIASES.keys()))
+    return {getattr(place, name) for name in names for place in _PLACES if hasattr(place, name)}
+
+
+@functools.cache
+def _lists(kind: str) -> tuple[set[Any], set[Any], set[Any]]:
+    """The functions that autocast computes in 16 bits, in 32 bits, and in the widest type of their inputs."""
+    key = f"Autocast{kind.upper()}"
+    known = torch._C._dispatch_has_kernel_for_dispatch_key
+    names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")]
+    handled = {name[6:].split(".")[0] for name in names if known(name, key)}
+    low, widest = handled & set(_LOW[kind].split()), handled & set(_WIDEST[kind].split())
+    return _functions(low), _functions(handled - low - widest), _functions(widest)
+
+
 _ATTENTION = nnf.scaled_dot_product_attention
 _CROSS_ENTROPY = torch._C._nn.cross_entropy_loss
+_SOFTMAX = getattr(torch, "_safe_softmax", torch.softmax)  # of attention: zeros where everything is masked
 _DROPOUTS = {nnf.dropout, torch.dropout}
+
+# Recurrent layers of libraries, which say only in a run what they keep for backward.
+_RECURRENT = {
+    "cuda": _functions({"lstm", "gru", "rnn_tanh", "rnn_relu"}),
+    "cpu": _functions({"lstm"}) if torch.backends.mkldnn.is_available() else set(),
+}
 
 _PYTHON = ("torch.nn.functional", "torch.functional")
 _QUESTIONS = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
@@ -94,14 +115,14 @@ def _open(function: Any) -> Callable[..., Any] | None:
     return _opened[function]
 
 
-class Rules(TorchFunctionMode):
+class Rules(TorchFunctionMode):  # type: ignore[misc]
     """Lets meta tensors go the way that tensors on the target device would."""
 
     def __init__(self, target: Target) -> None:
         super().__init__()
         self.target = target
         self.depth = 0
-        self.low, self.high = _LISTS[target.kind] if target.autocast is not None else (set(), set())
+        self.low, self.high, self.widest = _lists(target.kind) if target.autocast is not None else (set(), set(), set())
         self.casts: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # autocast's cache of weights
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -116,10 +137,9 @@ class Rules(TorchFunctionMode):
                 return body(*args, **kwargs)
         if func is _CROSS_ENTROPY and self.high and self.target.kind == "cuda":
             return self._cross_entropy(*args, **kwargs)
-        if func in self.low:
-            args, kwargs = self._cast(args), self._cast(kwargs)
-        elif func in self.high and kwargs.get("dtype") is None:
-            args, kwargs = self._to_float(args), self._to_float(kwargs)
+        if func in _RECURRENT[self.target.kind]:
+            raise UnknownValueError("only a run tells what a library keeps for the backward of a recurrent layer")
+        args, kwargs = self._autocast(func, args, kwargs)
         if func is _ATTENTION:
             return self._attention(*args, **kwargs)
         return func(*args, **kwargs)
@@ -135,6 +155,15 @@ class Rules(TorchFunctionMode):
             self.casts.clear()
 
     # Autocast
+
+    def _autocast(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """The arguments as autocast hands them on."""
+        if func in self.low:
+            return self._cast(args), self._cast(kwargs)
+        wide = func in self.high and kwargs.get("dtype") is None
+        if wide or (func in self.widest and torch.float32 in {t.dtype for t in tensors_in((args, kwargs))}):
+            return self._to_float(args), self._to_float(kwargs)
+        return args, kwargs
 
     def _cast(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
@@ -189,7 +218,10 @@ class Rules(TorchFunctionMode):
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> torch.Tensor:
-        kind = self._kernel(query, key, attn_mask, dropout_p, enable_gqa)
+        if self.target.kind == "cpu":
+            kind = _kernel_of_cpu(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
+        else:
+            kind = self._kernel(query, key, attn_mask, enable_gqa)
         if attn_mask is not None and attn_mask.dtype == torch.bool:
             attn_mask = _bias(attn_mask, query.dtype)
         if kind == "math":
@@ -222,26 +254,47 @@ class Rules(TorchFunctionMode):
             n = query.size(-3) // key.size(-3)
             key, value = key.repeat_interleave(n, -3), value.repeat_interleave(n, -3)
         scores = torch.matmul(query, (key * root).transpose(-2, -1))
-        scores = torch._safe_softmax(scores if mask is None else scores.add_(mask), -1)
+        if mask is not None:
+            scores.add_(mask)
+        scores = _SOFTMAX(scores, -1)
         if dropout > 0:
             scores = (
                 _dropout(torch.dropout, scores, dropout, True)
                 if self.target.kind == "cuda"
                 else torch.dropout(scores, dropout, True)
             )
-        return torch.matmul(scores, value).to(dtype)
+        returned = scores.to(dtype)  # torch returns them, too, and nobody takes them
+        mixed = torch.matmul(scores, value)
+        del scores, returned
+        return mixed.to(dtype)
 
-    def _kernel(self, query: Any, key: Any, mask: Any, dropout: float, gqa: bool) -> str:
-        """The kernel that torch chooses on the target."""
+    def _kernel(self, query: Any, key: Any, mask: Any, gqa: bool) -> str:
+        """The kernel that torch chooses on a GPU."""
         grouped = gqa and key.size(-3) != query.size(-3)
-        if self.target.kind == "cpu":
-            return "math" if dropout > 0 or grouped or query.dim() != 4 else "flash_for_cpu"
         if query.dim() != 4 or (mask is not None and mask.requires_grad):
             return "math"
         narrow = query.dtype in (torch.float16, torch.bfloat16)
         if narrow and self.target.capability >= (80 if mask is None else 90):  # from 90 on it is cuDNN's
             return "flash"
         return "math" if grouped else "efficient"
+
+
+def _kernel_of_cpu(query: Any, key: Any, value: Any, mask: Any, dropout: float, is_causal: bool, gqa: bool) -> str:
+    """The kernel that torch chooses on the CPU. It is asked, with small tensors of the same kind."""
+    n_rows, n_columns = query.size(-2), key.size(-2)
+
+    def small(tensor: Any) -> Any:
+        if tensor is None:
+            return None
+        shape = [min(n, 2) if i == 0 or n in (n_rows, n_columns) else n for i, n in enumerate(tensor.shape)]
+        return torch.empty(shape, dtype=tensor.dtype, requires_grad=tensor.requires_grad)
+
+    options = {"enable_gqa": True} if gqa else {}
+    with torch.utils._python_dispatch._disable_current_modes():
+        chosen = torch._fused_sdp_choice(
+            small(query), small(key), small(value), small(mask), dropout, is_causal, **options
+        )
+    return "flash_for_cpu" if chosen == SDPBackend.FLASH_ATTENTION.value else "math"
 
 
 def _index(index: Any) -> Any:

@@ -57,7 +57,7 @@ class Trace:
         return events, ops, operands, kinds, [str(name) for name in self.names]
 
 
-class _Recorder(TorchDispatchMode):
+class _Recorder(TorchDispatchMode):  # type: ignore[misc]
     """Writes operations and storages into a trace."""
 
     def __init__(
@@ -399,6 +399,7 @@ class Tracer:
 
     def _optimize(self, recorder: _Recorder, maker: Maker | None, twins: dict[int, nn.Parameter]) -> None:
         made = None if maker is None else maker(twins)
+        recorder.values.guess = 1.0  # Adafactor scales by norms; what it allocates does not depend on them
         for phase in (OPTIMIZER_FIRST, OPTIMIZER):
             recorder.phase(phase)
             if made is not None:
@@ -439,12 +440,19 @@ class Tracer:
         return list(made.values())
 
     def _inputs_to_meta(self, recorder: _Recorder, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        made: dict[int, torch.Tensor] = {}  # what is given twice, labels that are the input, say, is there once
+
+        def twin_of(tensor: torch.Tensor) -> torch.Tensor:
+            twin = self._pure(tensor).requires_grad_(tensor.requires_grad)
+            recorder.number(twin, INPUT)
+            recorder.values.know(twin, tensor)
+            return twin
+
         def meta(value: Any) -> Any:
             if isinstance(value, torch.Tensor):
-                twin = self._pure(value).requires_grad_(value.requires_grad)
-                recorder.number(twin, INPUT)
-                recorder.values.know(twin, value)
-                return twin
+                if id(value) not in made:
+                    made[id(value)] = twin_of(value)
+                return made[id(value)]
             if isinstance(value, dict):
                 return {key: meta(v) for key, v in value.items()}
             if isinstance(value, tuple) and hasattr(value, "_fields"):

@@ -1,8 +1,8 @@
 """The values of small index tensors on the meta device, worked out only when somebody asks.
 
-Models look at masks and positions: is the mask all ones, do positions start anew? Such tensors come from constants and
-integer inputs. How each was made is remembered, not the tensors, so that nothing lives longer; when Python wants a
-number, it is computed on the CPU.
+Models look at masks and positions: is the mask all ones, do positions start anew? Such tensors come from integer inputs
+and constants, of any type: a mask may begin as floating-point ones. How each was made is remembered, not the tensors,
+so that nothing lives longer; when Python wants a number, it is computed on the CPU.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from typing import Any
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
-_MAX_ELEMENTS = 1 << 22
+MAX_ELEMENTS = 1 << 22
 _SCALARS = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.is_nonzero.default}
+_CONSTANTS = {torch.ops.aten.ones.default, torch.ops.aten.zeros.default, torch.ops.aten.full.default}
 
 
 class UnknownValueError(RuntimeError):
-    """A value was asked for that depends on data."""
+    """Something was asked for that only a run tells: a value that depends on data, say."""
 
 
 class _Made:
@@ -53,6 +54,7 @@ class Values:
 
     def __init__(self) -> None:
         self._made: Any = WeakTensorKeyDictionary()
+        self.guess: float | None = None  # the answer where a value depends on data and its size does not matter
 
     def know(self, twin: torch.Tensor, real: torch.Tensor) -> None:
         """A meta tensor has the values of a real one."""
@@ -66,14 +68,15 @@ class Values:
             self._forget(args)
             return
         outputs = output if isinstance(output, (tuple, list)) else (output,)
-        if not any(isinstance(t, torch.Tensor) and t.is_meta and _is_index(t) for t in outputs):
+        wanted = _is_small if function in _CONSTANTS else _is_index
+        if not any(isinstance(t, torch.Tensor) and t.is_meta and wanted(t) for t in outputs):
             return
         try:
             known_args, known_kwargs = self._known(args), self._known(kwargs or {})
         except UnknownValueError:
             return
         for i, tensor in enumerate(outputs):
-            if isinstance(tensor, torch.Tensor) and _is_index(tensor):
+            if isinstance(tensor, torch.Tensor) and wanted(tensor):
                 position = i if isinstance(output, (tuple, list)) else None
                 self._made[tensor] = _Made(function, known_args, known_kwargs, position)
 
@@ -85,6 +88,8 @@ class Values:
         if args[0].device.type != "meta":
             return function(*args)
         made = self._made.get(args[0])
+        if made is None and self.guess is not None:
+            return self.guess
         if made is None:
             raise UnknownValueError("the model's Python depends on values of tensors")
         with torch.utils._python_dispatch._disable_current_modes():
@@ -114,4 +119,8 @@ class Values:
 
 
 def _is_index(tensor: torch.Tensor) -> bool:
-    return not tensor.is_floating_point() and not tensor.is_complex() and tensor.numel() <= _MAX_ELEMENTS
+    return not tensor.is_floating_point() and not tensor.is_complex() and _is_small(tensor)
+
+
+def _is_small(tensor: torch.Tensor) -> bool:
+    return int(tensor.numel()) <= MAX_ELEMENTS

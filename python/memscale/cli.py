@@ -1,29 +1,24 @@
-"""The command line: ``memscale env``, ``doctor`` and ``calibrate``, also as ``python -m memscale``.
+"""The command line: ``memscale env``, ``doctor``, ``calibrate`` and ``estimate``, also as ``python -m memscale``.
 
-Exit codes: 0 done, 1 error (for ``doctor``: something that must work does not), 2 usage.
+Exit codes: 0 done, 1 error (for ``doctor``: something that must work does not), 2 usage, 3 it does not fit.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import json
-import os
-import shutil
+import math
 import sys
-import textwrap
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TextIO
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from . import _calibrate, _core, _doctor, _environment
+from . import _calibrate, _core, _doctor, _environment, _estimate, _subjects, profiles
+from ._terminal import DIM, GREEN, PLAIN, RED, Progress, Row, drop_output, flush, has_colour, lines, table, write
 
 __all__ = ["main"]
 
-_GREEN, _RED, _DIM, _PLAIN = "\x1b[32m", "\x1b[31m", "\x1b[2m", "\x1b[0m"
-_COLOURS = {_doctor.OK: _GREEN, _doctor.SKIPPED: _DIM, _doctor.FAILED: _RED}
-
-Row = tuple[str, str]
+_COLOURS = {_doctor.OK: GREEN, _doctor.SKIPPED: DIM, _doctor.FAILED: RED}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,19 +26,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         code: int = arguments.run(arguments)
-        _flush()
+        flush()
         return code
     except BrokenPipeError:  # the reader has had enough
-        _drop_output()
+        drop_output()
         return 1
     except KeyboardInterrupt:
         return 130
     except (_core.MemScaleError, OSError, ValueError, MemoryError) as error:
         print(f"memscale: error: {error}", file=sys.stderr)
         try:
-            _flush()
+            flush()
         except OSError:  # it was the output that failed
-            _drop_output()
+            drop_output()
         return 1
 
 
@@ -56,13 +51,55 @@ def _parser() -> argparse.ArgumentParser:
         ("env", _env, "show versions, host, GPUs and what works of their software"),
         ("doctor", _diagnose, "check by trying: kernels, copies, and training against plain PyTorch"),
         ("calibrate", _measure, "measure how fast this machine is, once, into a file that plans use"),
+        ("estimate", _predict, "say what a training step takes on a GPU that need not be here, and whether it fits"),
     ):
         command = parsers[name] = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         command.add_argument("--json", action="store_true", help="write one JSON object")
         command.set_defaults(run=run)
     parsers["calibrate"].add_argument("--device", help="as torch names it, such as cuda:1 (default: the GPU, else cpu)")
     parsers["calibrate"].add_argument("--output", metavar="FILE", help="the file (default: the one that plans use)")
+    _add_estimate(parsers["estimate"])
     return parser
+
+
+def _add_estimate(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = (
+        "examples:\n"
+        "  memscale estimate --model gpt2-medium --batch 4 --seq 512 --gpu rtx3090\n"
+        "  memscale estimate --model ./config.json --gpu t4 --recompute blocks\n"
+        "  memscale estimate --model train:build --json\n\n"
+        "Exit status: 0 it fits, 3 it does not, 1 error, 2 usage."
+    )
+    add = parser.add_argument
+    add("--model", help="a name (see --list-models), a config.json of transformers or its folder, or module:function")
+    add("--batch", type=_positive_int, metavar="N", help="samples in a batch (default: 1)")
+    add("--seq", type=_positive_int, metavar="N", help="tokens in a sequence (default: by the model)")
+    add("--gpu", metavar="NAME", help="its name (see --gpu list), or cuda:1, or cpu (default: this machine's GPU)")
+    add("--optimizer", choices=_subjects.OPTIMIZERS, help="default: adamw")
+    add("--precision", choices=profiles._PRECISIONS, help="default: the best that the GPU has; pure: not by autocast")
+    add("--recompute", choices=_estimate.RECOMPUTE, default="none", help="what is recomputed in backward")
+    add("--budget-gb", type=_positive_float, metavar="X", help="memory that may be used (default: all that is usable)")
+    add("--list-models", action="store_true", help="show the models that are known by name")
+    add("--list-gpus", action="store_true", help="show the GPUs that are known, as --gpu list does")
+    parser.set_defaults(usage_error=parser.error)
+
+
+def _positive_int(text: str) -> int:
+    value = int(text)
+    if not 0 < value < 2**31:
+        raise ValueError
+    return value
+
+
+def _positive_float(text: str) -> float:
+    value = float(text)
+    if not 0 < value < math.inf:
+        raise ValueError
+    return value
+
+
+_positive_int.__name__, _positive_float.__name__ = "positive number", "positive number"  # in argparse's messages
 
 
 # env
@@ -71,18 +108,18 @@ def _parser() -> argparse.ArgumentParser:
 def _env(arguments: argparse.Namespace) -> int:
     report = _environment.gather()
     if arguments.json:
-        _write(json.dumps(report, indent=2))
+        write(json.dumps(report, indent=2))
         return 0
-    _table("", _version_rows(report))
-    _table("host", _host_rows(report["hardware"]))
+    table("", _version_rows(report))
+    table("host", _host_rows(report["hardware"]))
     for gpu in report["hardware"]["gpus"]:
-        _table(f"GPU {gpu['index']}", _gpu_rows(gpu))
+        table(f"GPU {gpu['index']}", _gpu_rows(gpu))
     if not report["hardware"]["gpus"] and not report["messages"]:
-        _table("GPU", [("none", _doctor.explain_driver(report["parts"][0]["text"])[0])])
-    _table("parts", [(part["name"], _part_text(part)) for part in report["parts"]])
-    _table("calibration", [_calibration_row(report["calibration"])])
-    _table("environment", report["environment"].items())
-    _table("problems", [("", message) for message in report["messages"]])
+        table("GPU", [("none", _doctor.explain_driver(report["parts"][0]["text"])[0])])
+    table("parts", [(part["name"], _part_text(part)) for part in report["parts"]])
+    table("calibration", [_calibration_row(report["calibration"])])
+    table("environment", report["environment"].items())
+    table("problems", [("", message) for message in report["messages"]])
     return 0
 
 
@@ -147,7 +184,7 @@ def _gb(n_bytes: int) -> str:
 
 
 def _diagnose(arguments: argparse.Namespace) -> int:
-    progress = _Progress(sys.stderr)
+    progress = Progress(sys.stderr)
     done: list[_doctor.Check] = []
     for check in _doctor.run(progress):
         progress.clear()
@@ -156,38 +193,38 @@ def _diagnose(arguments: argparse.Namespace) -> int:
             _write_check(check)
     failed, skipped = (sum(check.status == status for check in done) for status in (_doctor.FAILED, _doctor.SKIPPED))
     if arguments.json:
-        _write(json.dumps({"ok": not failed, "checks": [dataclasses.asdict(check) for check in done]}, indent=2))
+        write(json.dumps({"ok": not failed, "checks": [dataclasses.asdict(check) for check in done]}, indent=2))
     else:
-        _write(f"\n{len(done)} checks: {failed or 'none'} failed, {skipped or 'none'} skipped")
+        write(f"\n{len(done)} checks: {failed or 'none'} failed, {skipped or 'none'} skipped")
     return 1 if failed else 0
 
 
 def _write_check(check: _doctor.Check) -> None:
     status = f"{check.status:<8}"
-    if _has_colour():
-        status = f"{_COLOURS[check.status]}{status}{_PLAIN}"
-    lines = _lines(check.detail, indent=25)
-    _write(f"{status} {check.name:<15} {lines[0]}")
-    for line in lines[1:]:
-        _write(f"{'':<24} {line}")
-    _flush()
+    if has_colour():
+        status = f"{_COLOURS[check.status]}{status}{PLAIN}"
+    detail = lines(check.detail, indent=25)
+    write(f"{status} {check.name:<15} {detail[0]}")
+    for line in detail[1:]:
+        write(f"{'':<24} {line}")
+    flush()
 
 
 # calibrate
 
 
 def _measure(arguments: argparse.Namespace) -> int:
-    progress = _Progress(sys.stderr)
+    progress = Progress(sys.stderr)
     try:
         result = _calibrate.run(arguments.device, arguments.output, progress=progress)
     finally:
         progress.clear()
     rates = dataclasses.asdict(result.rates)
     if arguments.json:
-        _write(json.dumps({"device": result.device, "path": str(result.path), "rates": rates}, indent=2))
+        write(json.dumps({"device": result.device, "path": str(result.path), "rates": rates}, indent=2))
         return 0
-    _table("", [("device", result.device), ("file", str(result.path))])
-    _table("rates", [(text, unit(rates[name])) for text, name, unit in _RATES if rates[name]])
+    table("", [("device", result.device), ("file", str(result.path))])
+    table("rates", [(text, unit(rates[name])) for text, name, unit in _RATES if rates[name]])
     return 0
 
 
@@ -218,76 +255,43 @@ _RATES: tuple[tuple[str, str, Callable[[int], str]], ...] = (
 )
 
 
-class _Progress:
-    """One line on a terminal that says what is being done, and goes when it is done."""
-
-    def __init__(self, stream: TextIO | None) -> None:
-        self._stream = stream if _is_terminal(stream) else None
-        self._width = 0
-
-    def __call__(self, text: str) -> None:
-        self.clear()
-        if self._stream is not None:
-            self._width = len(text) + 3
-            self._stream.write(f"{text}...")
-            self._stream.flush()
-
-    def clear(self) -> None:
-        if self._stream is not None and self._width:
-            self._stream.write(f"\r{'':<{self._width}}\r")
-            self._stream.flush()
-        self._width = 0
+# estimate
 
 
-# What is written
+def _predict(arguments: argparse.Namespace) -> int:
+    if arguments.list_gpus or arguments.gpu == "list":
+        return _list(arguments, "gpus", _estimate.gpu_rows(), _gpu_line)
+    if arguments.list_models:
+        return _list(arguments, "models", _estimate.model_rows(), _model_line)
+    if arguments.model is None:
+        arguments.usage_error("--model is missing: a name (see --list-models), a config.json, or module:function")
+    fields = {field.name: getattr(arguments, field.name) for field in dataclasses.fields(_estimate.Request)}
+    progress = Progress(sys.stderr, delay=1.0)
+    try:
+        found = _estimate.run(_estimate.Request(**fields), progress)
+    finally:
+        progress.close()
+    if arguments.json:
+        write(json.dumps(found.to_dict(), indent=2))
+    else:
+        _estimate.show(found)
+    return 0 if found.prediction.fits else 3
 
 
-def _table(title: str, rows: Iterable[Row]) -> None:
-    """Rows of a name and a text under a title; nothing at all without rows."""
-    found = list(rows)
-    if not found:
-        return
-    if title:
-        _write(f"\n{title}")
-    margin = "  " if title else ""
-    width = max(len(name) for name, _ in found)
-    for name, text in found:
-        lines = _lines(text, indent=len(margin) + width + 2)
-        _write(f"{margin}{name:<{width}}  {lines[0]}")
-        for line in lines[1:]:
-            _write(f"{margin}{'':<{width}}  {line}")
+def _list(
+    arguments: argparse.Namespace, key: str, rows: list[dict[str, Any]], line: Callable[[dict[str, Any]], Row]
+) -> int:
+    if arguments.json:
+        write(json.dumps({key: rows}, indent=2))
+    else:
+        table("", map(line, rows))
+    return 0
 
 
-def _lines(text: str, indent: int) -> list[str]:
-    """A text as it fits a terminal beside an indent; one line where the output goes elsewhere, to be searched."""
-    flat = " ".join(text.split())
-    if not _is_terminal(sys.stdout):
-        return [flat]
-    width = max(shutil.get_terminal_size().columns - indent, 30)
-    return textwrap.wrap(flat, width, break_long_words=False, break_on_hyphens=False) or [""]
+def _gpu_line(row: dict[str, Any]) -> Row:
+    name = row["name"].removeprefix("NVIDIA ")
+    return row["key"], f"{row['memory_bytes'] / 1e9:5.1f} GB  {row['precision']}  {name}"
 
 
-def _is_terminal(stream: TextIO | None) -> bool:
-    return stream is not None and stream.isatty()  # None: the process was started with that stream closed
-
-
-def _has_colour() -> bool:
-    return _is_terminal(sys.stdout) and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
-
-
-def _write(text: str) -> None:
-    """A line on standard output; what its encoding cannot hold is written as an escape."""
-    if sys.stdout is not None:
-        encoding = sys.stdout.encoding or "utf-8"
-        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
-
-
-def _flush() -> None:
-    if sys.stdout is not None:
-        sys.stdout.flush()
-
-
-def _drop_output() -> None:
-    """What is left in the buffer goes nowhere: Python would try to write it again at exit, and complain."""
-    with contextlib.suppress(AttributeError, OSError):  # not a file
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _model_line(row: dict[str, Any]) -> Row:
+    return row["name"], row["class"] + (f", {row['seq']} tokens" if row["seq"] else "")

@@ -1,15 +1,19 @@
 /* fuzz_profile.c - any bytes as a profile. One that reads writes and reads back equal, and is what a plan takes: sizes
- * that a profile lets through are never out of a plan's range.
+ * that a profile lets through are never out of a plan's range. If it has a step, that can be simulated, on any device
+ * and in any way, with the same results for what was read back.
  */
 #include "fuzz.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 #include <memscale/memscale.h>
 
 #define BUDGET_BYTES ((int64_t)1 << 59)
+#define MAX_ACTIONS 256
 
 const char *const fuzz_dictionary[] = {"\"memscale_profile\": 1",
+                                       "\"memscale_profile\": 2",
                                        "\"state_bytes\": ",
                                        "\"rest_bytes\": ",
                                        "\"units\": [",
@@ -26,6 +30,35 @@ const char *const fuzz_dictionary[] = {"\"memscale_profile\": 1",
                                        "576460752303423487",
                                        "-1",
                                        "0",
+                                       "\"step\": {",
+                                       "\"batch\": 1",
+                                       "\"length\": 1",
+                                       "\"lean\": ",
+                                       "\"numbers\": [",
+                                       "\"denominator\": 1",
+                                       "\"coefficients\": [",
+                                       "\"costs\": [0,0,4,0,",
+                                       "\"scratches\": [1,0,0,0,0,",
+                                       "\"keys\": [0,0,",
+                                       "\"rest\": [",
+                                       "\"classes\": [[",
+                                       "\"units\": [0,",
+                                       "\"order\": [-1,",
+                                       "[1,[",
+                                       "[3,[",
+                                       "]],",
+                                       "],[",
+                                       "[16,",
+                                       "0,0,",
+                                       "1,0,",
+                                       "1,-1,",
+                                       "2,0,",
+                                       "3,0,",
+                                       "4,1,",
+                                       "5,0,1,0,",
+                                       "5,-1,1,0,",
+                                       "5,1,1,0,",
+                                       "5,1,4,0,",
                                        NULL};
 
 static ms_profile_view view_of(const ms_profile *profile) {
@@ -33,6 +66,88 @@ static ms_profile_view view_of(const ms_profile *profile) {
     REQUIRE(ms_profile_get(profile, &view) == MS_OK);
     return view;
 }
+
+/* ---- Simulations ---- */
+
+static void check_summary(const ms_simulation_summary *s) {
+    int64_t sum = s->unused_bytes;
+    for (int i = 0; i < MS_N_CATEGORIES; i++) {
+        REQUIRE(s->parts[i] >= 0);
+        sum += s->parts[i];
+    }
+    REQUIRE(sum == s->steady_peak_bytes && s->unused_bytes >= 0);
+    REQUIRE(s->state_bytes >= 0 && s->between_bytes >= 0 && s->between_bytes <= s->steady_peak_bytes);
+    REQUIRE(s->reserved_bytes >= s->steady_peak_bytes && s->first_reserved_bytes >= s->first_peak_bytes);
+    REQUIRE(s->forward_ns >= 0 && s->backward_ns >= 0 && s->optimizer_ns >= 0);
+    REQUIRE(s->step_ns == (s->host_ns > s->device_ns ? s->host_ns : s->device_ns));
+}
+
+/* One way to simulate it, as a hash of all that comes out; 0 if it has no step. */
+static uint64_t simulate(const ms_profile *profile, int64_t capability, uint32_t flags, int64_t limit, bool lean) {
+    static int32_t actions[MAX_ACTIONS];
+    const ms_rates rates = {.struct_bytes = sizeof rates,
+                            .capability = capability,
+                            .fp32_gflops = 1,
+                            .bf16_gflops = 2,
+                            .memory_mb_per_s = 1,
+                            .launch_ns = 1000000000,
+                            .dispatch_ns = 1000};
+    ms_simulation_request request = {.struct_bytes = sizeof request,
+                                     .profile = profile,
+                                     .actions = actions,
+                                     .n_actions = view_of(profile).n_units,
+                                     .rates = &rates,
+                                     .n_multiprocessors = 132,
+                                     .limit_bytes = limit,
+                                     .flags = flags};
+    if (request.n_actions > MAX_ACTIONS) return 0;
+    for (int i = 0; i < MAX_ACTIONS; i++) actions[i] = lean ? MS_ACTION_RECOMPUTE : MS_ACTION_KEEP;
+    ms_simulation *sim = NULL;
+    ms_status status = ms_simulate(&request, &sim);
+    if (status != MS_OK) { /* no step, not known lean; too much for the allocator, or for the limit */
+        bool model = capability > 0 && flags & MS_SIMULATE_ALLOCATOR;
+        REQUIRE(status == MS_E_INVALID || (status == MS_E_LIMIT && model) || (status == MS_E_BUDGET && limit > 0));
+        return 0;
+    }
+    ms_simulation_summary summary = {.struct_bytes = sizeof summary};
+    REQUIRE(ms_simulation_get(sim, &summary) == MS_OK);
+    check_summary(&summary);
+    uint64_t hash = ms_hash64(&summary, sizeof summary, 0);
+    for (int64_t i = 0; i < ms_simulation_count(sim); i++) {
+        ms_simulation_point point = {.struct_bytes = sizeof point};
+        REQUIRE(ms_simulation_at(sim, i, &point) == MS_OK);
+        REQUIRE(point.peak_bytes <= summary.steady_peak_bytes && point.end_bytes <= point.peak_bytes);
+        hash = ms_hash64(&point, sizeof point, hash);
+    }
+    ms_simulation_destroy(sim);
+    return hash;
+}
+
+static uint64_t simulate_all(const ms_profile *profile) {
+    static const int64_t capabilities[] = {0, 80, 90};
+    static const uint32_t flags[] = {0, MS_SIMULATE_ALLOCATOR, MS_SIMULATE_ENGINE_THREAD | MS_SIMULATE_FUSED,
+                                     MS_SIMULATE_ALLOCATOR | MS_SIMULATE_RESUMED | MS_SIMULATE_KEEP_GRADIENTS};
+    uint64_t hash = 0;
+    for (int i = 0; i < 3 * 4 * 2; i++) {
+        uint64_t more = simulate(profile, capabilities[i % 3], flags[i / 3 % 4], 0, i / 12 == 1);
+        hash = ms_hash64(&more, sizeof more, hash);
+    }
+    uint64_t tight = simulate(profile, 90, MS_SIMULATE_ALLOCATOR, (int64_t)1 << 26, false);
+    return ms_hash64(&tight, sizeof tight, hash);
+}
+
+static void check_costs(const ms_profile *profile) {
+    for (int64_t unit = -1; unit < view_of(profile).n_units && unit < MAX_ACTIONS; unit++) {
+        for (int32_t phase = 0; phase < MS_N_PHASES; phase++) {
+            ms_unit_costs costs = {.struct_bytes = sizeof costs};
+            ms_status status = ms_profile_get_costs(profile, unit, phase, &costs);
+            REQUIRE(status == MS_OK || status == MS_E_INVALID);
+            REQUIRE(costs.flops >= 0 && costs.bytes >= 0 && costs.working_bytes >= 0);
+        }
+    }
+}
+
+/* ---- Files ---- */
 
 static void check_round_trip(const ms_profile *profile) {
     char *text = NULL, *again = NULL;
@@ -42,6 +157,7 @@ static void check_round_trip(const ms_profile *profile) {
     REQUIRE(ms_profile_to_json(back, &again) == MS_OK);
     REQUIRE(strcmp(text, again) == 0);
     REQUIRE(view_of(back).n_units == view_of(profile).n_units);
+    REQUIRE(simulate_all(profile) == simulate_all(back));
     ms_free(text);
     ms_free(again);
     ms_profile_destroy(back);
@@ -77,6 +193,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes) {
     ms_profile_view view = view_of(profile);
     check_round_trip(profile);
     check_plan(&view);
+    check_costs(profile);
     ms_profile_destroy(profile);
     return 0;
 }

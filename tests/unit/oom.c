@@ -14,6 +14,7 @@
 #include "common/json.h"
 #include "gpus.h"
 #include "sim/allocator.h"
+#include "steps.h"
 #include "tree.h"
 
 #define TIMEOUT_S 60
@@ -212,6 +213,43 @@ TEST(profiles) {
     ms_profile_destroy(shared_profile);
 }
 
+static ms_status trace_profile(void) {
+    static script kept, lean;
+    ms_profile *profile = NULL;
+    two_units(&kept, false);
+    two_units(&lean, true);
+    ms_status status = try_profile(&kept, &lean, &profile);
+    CHECK((status == MS_OK) == (profile != NULL));
+    ms_profile_destroy(profile);
+    return status;
+}
+
+static uint32_t simulation_flags;
+
+static ms_status simulate(void) {
+    const ms_rates rates = {.struct_bytes = sizeof rates, .capability = 90, .fp32_gflops = 1, .memory_mb_per_s = 1};
+    const ms_simulation_request request = {
+        .struct_bytes = sizeof request, .profile = shared_profile, .rates = &rates, .flags = simulation_flags};
+    ms_simulation *sim = NULL;
+    ms_status status = ms_simulate(&request, &sim);
+    CHECK((status == MS_OK) == (sim != NULL));
+    ms_simulation_destroy(sim);
+    return status;
+}
+
+TEST(steps) {
+    check_every_failure(trace_profile);
+    shared_profile = two_unit_profile();
+    CHECK_STATUS(ms_profile_to_json(shared_profile, &shared_text), MS_OK);
+    check_every_failure(write_profile);
+    check_every_failure(read_profile);
+    check_every_failure(simulate);
+    simulation_flags = MS_SIMULATE_ALLOCATOR;
+    check_every_failure(simulate);
+    ms_free(shared_text);
+    ms_profile_destroy(shared_profile);
+}
+
 static ms_status read_hw(void) {
     ms_hw hw = {.struct_bytes = sizeof hw};
     return ms_hw_from_json(shared_text, strlen(shared_text), &hw);
@@ -378,8 +416,9 @@ TEST(gpu_use) {
     tree_remove(machine);
 }
 
-SUITE(oom, CASE(json_read), CASE(plan_create), CASE(plans_as_files), CASE(profiles), CASE(hardware_records),
-      CASE(rates), CASE(units_find), CASE(allocator), CASE(hw_detect), CASE(gpu_create), CASE(gpu_use));
+SUITE(oom, CASE(json_read), CASE(plan_create), CASE(plans_as_files), CASE(profiles), CASE(steps),
+      CASE(hardware_records), CASE(rates), CASE(units_find), CASE(allocator), CASE(hw_detect), CASE(gpu_create),
+      CASE(gpu_use));
 
 int main(int argc, char **argv) {
     static const test_suite *const suites[] = {&oom_suite};

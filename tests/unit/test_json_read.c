@@ -373,6 +373,27 @@ TEST(typed_members) {
     ms__arena_free(&arena);
 }
 
+TEST(arrays_of_whole_numbers) {
+    ms__arena arena = {0};
+    const ms__json *object = check_read(&arena, TEXT("{\"a\":[3,-1,7],\"e\":[],\"d\":[1,2.0],\"m\":[1,[2]],\"i\":5}"));
+    int64_t *values = NULL;
+    size_t n = 9;
+    CHECK_STATUS(ms__json_get_ints(object, "a", -1, 7, &arena, &values, &n), MS_OK);
+    CHECK_EQ_INT(n, 3);
+    CHECK(values[0] == 3 && values[1] == -1 && values[2] == 7);
+    CHECK_STATUS(ms__json_get_ints(object, "a", 0, 7, &arena, &values, &n), MS_E_PARSE);
+    CHECK(strstr(ms_error_message(), "item 1") != NULL);
+    CHECK_STATUS(ms__json_get_ints(object, "a", -1, 6, &arena, &values, &n), MS_E_PARSE);
+    CHECK_STATUS(ms__json_get_ints(object, "d", 0, 7, &arena, &values, &n), MS_E_PARSE);
+    CHECK_STATUS(ms__json_get_ints(object, "m", 0, 7, &arena, &values, &n), MS_E_PARSE);
+    CHECK_STATUS(ms__json_get_ints(object, "i", 0, 7, &arena, &values, &n), MS_E_PARSE);
+    CHECK_STATUS(ms__json_get_ints(object, "missing", 0, 7, &arena, &values, &n), MS_E_PARSE);
+    CHECK_EQ_INT(n, 3);
+    CHECK_STATUS(ms__json_get_ints(object, "e", 0, 7, &arena, &values, &n), MS_OK);
+    CHECK_EQ_INT(n, 0);
+    ms__arena_free(&arena);
+}
+
 TEST(keys_are_checked_against_a_list) {
     static const char *const allowed[] = {"a", "b", NULL};
     ms__arena arena = {0};
@@ -388,4 +409,5 @@ SUITE(json_read, CASE(words), CASE(whole_numbers_are_exact), CASE(other_numbers_
       CASE(strings_and_escapes), CASE(malformed_strings), CASE(broken_surrogates), CASE(broken_utf8), CASE(arrays),
       CASE(a_long_array_keeps_its_order), CASE(objects), CASE(malformed_structure),
       CASE(keys_are_unique_and_without_nul), CASE(depth_is_limited), CASE(errors_tell_where),
-      CASE(every_truncation_is_an_error), CASE(typed_members), CASE(keys_are_checked_against_a_list));
+      CASE(every_truncation_is_an_error), CASE(typed_members), CASE(arrays_of_whole_numbers),
+      CASE(keys_are_checked_against_a_list));

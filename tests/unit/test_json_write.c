@@ -50,6 +50,32 @@ TEST(layout) {
     ms_free(text);
 }
 
+TEST(rows) {
+    const int64_t numbers[] = {1, -2, INT64_MAX};
+    ms__json_writer w = {0};
+    ms__json_begin_object(&w, NULL);
+    ms__json_put_ints(&w, "numbers", numbers, 3);
+    ms__json_put_ints(&w, "none", NULL, 0);
+    ms__json_begin_array(&w, "list");
+    ms__json_begin_row(&w, NULL);
+    ms__json_put_int(&w, NULL, 1);
+    ms__json_begin_row(&w, NULL);
+    ms__json_put_bool(&w, NULL, true);
+    ms__json_begin_object(&w, NULL);
+    ms__json_put_null(&w, "a");
+    ms__json_end_object(&w);
+    ms__json_end_row(&w);
+    ms__json_put_string(&w, NULL, "b", 1);
+    ms__json_end_row(&w);
+    ms__json_put_int(&w, NULL, 2); /* lines again */
+    ms__json_end_array(&w);
+    ms__json_end_object(&w);
+    char *text = finish(&w);
+    CHECK_EQ_STR(text, "{\n  \"numbers\": [1,-2,9223372036854775807],\n  \"none\": [],\n  \"list\": [\n"
+                       "    [1,[true,{\"a\": null}],\"b\"],\n    2\n  ]\n}\n");
+    ms_free(text);
+}
+
 TEST(a_writer_can_be_used_again) {
     ms__json_writer w = {0};
     for (int i = 0; i < 2; i++) {
@@ -179,6 +205,7 @@ TEST(a_document_echoes) {
     ms__arena_free(&arena);
 }
 
-SUITE(json_write, CASE(layout), CASE(a_writer_can_be_used_again), CASE(every_byte_that_may_be_in_a_string_comes_back),
-      CASE(keys_are_escaped_too), CASE(doubles_come_back_bit_for_bit), CASE(doubles_ignore_the_locale),
-      CASE(what_is_not_finite_is_null), CASE(a_document_echoes));
+SUITE(json_write, CASE(layout), CASE(rows), CASE(a_writer_can_be_used_again),
+      CASE(every_byte_that_may_be_in_a_string_comes_back), CASE(keys_are_escaped_too),
+      CASE(doubles_come_back_bit_for_bit), CASE(doubles_ignore_the_locale), CASE(what_is_not_finite_is_null),
+      CASE(a_document_echoes));

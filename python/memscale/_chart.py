@@ -1,0 +1,85 @@
+"""Bars of bytes for a terminal, and figures as people read them."""
+
+from __future__ import annotations
+
+from ._terminal import DIM, PLAIN, RED, can_write, has_colour
+
+_BLOCKS = " ▏▎▍▌▋▊▉█"
+_FANCY = ("█", "▒", "│")  # a bar, what is uncertain, the limit
+_ASCII = ("#", "=", "|")
+_MIN_CELLS = 12
+
+
+class Bars:
+    """Bars over a scale from 0 to `top` bytes, with a line at `limit`. Where there is no room for them, none."""
+
+    def __init__(self, top: int, limit: int, n_cells: int) -> None:
+        self.n_cells = n_cells if n_cells >= _MIN_CELLS else 0
+        self.top = max(top, 1)
+        self.limit_cell = min(limit * self.n_cells // self.top, self.n_cells)
+        self.has_blocks = can_write(_BLOCKS + "".join(_FANCY))
+        self.full, self.shade, self.line = _FANCY if self.has_blocks else _ASCII
+        self.has_colour = has_colour()
+
+    def bar(self, start: int, end: int, shaded: int = 0) -> str:
+        """One from start to end, and as a shade from there on."""
+        if not self.n_cells:
+            return ""
+        cells = [" "] * (self.n_cells + 1)
+        first, eighths = start * self.n_cells // self.top, 8 * end * self.n_cells // self.top
+        last = eighths // 8
+        cells[first:last] = self.full * (last - first)
+        if shaded:
+            beyond = max(-(-shaded * self.n_cells // self.top), last + 1)
+            cells[last:beyond] = self.shade * (beyond - last)
+        elif end > start:
+            cells[last] = self._end(eighths % 8, is_all=last == first)
+        return self._with_limit(cells[: self.n_cells + 1])
+
+    def axis(self, text: str, indent: int, width: int) -> str:
+        """What the line is, below it."""
+        at = indent + self.limit_cell
+        return " " * (at if at + len(text) <= width else at + 1 - len(text)) + text if self.n_cells else ""
+
+    def _end(self, eighths: int, is_all: bool) -> str:
+        """The last cell, which is filled in part; of the smallest bar something is seen."""
+        if self.has_blocks:
+            return _BLOCKS[max(eighths, 1 if is_all else 0)]
+        return self.full if eighths >= 4 else "." if is_all else " "
+
+    def _with_limit(self, cells: list[str]) -> str:
+        if not self.has_colour:
+            cells[self.limit_cell] = self.line
+            return "".join(cells)
+        below, beyond = "".join(cells[: self.limit_cell]), "".join(cells[self.limit_cell + 1 :]).rstrip()
+        line = f"{below}{DIM}{self.line}{PLAIN}"
+        return f"{line}{RED}{beyond}{PLAIN}" if beyond else line
+
+
+def size(n_bytes: int) -> str:
+    """Three digits and a unit, 7 characters at most; GB are 1e9 bytes."""
+    if n_bytes < 1000:
+        return f"{n_bytes} B"
+    units, value = iter(("kB", "MB", "GB", "TB")), n_bytes / 1000
+    unit = next(units)
+    while value >= 999.5 and unit != "TB":
+        value, unit = value / 1000, next(units)
+    digits = 2 if value < 9.995 else 1 if value < 99.95 else 0
+    return f"{value:.{digits}f} {unit}"
+
+
+def quantity(n: int) -> str:
+    """A number of parameters."""
+    for unit, one in (("B", 10**9), ("M", 10**6), ("k", 10**3)):
+        if n >= one:
+            return f"{n / one:.{2 if n < 10 * one else 1}f} {unit}"
+    return str(n)
+
+
+def duration(seconds: float) -> str:
+    """Two or three digits and a unit."""
+    if seconds < 0.001:
+        return f"{seconds * 1e6:.0f} us"
+    if seconds < 1:
+        return f"{seconds * 1e3:.{1 if seconds < 0.01 else 0}f} ms"
+    return f"{seconds:.{2 if seconds < 10 else 1}f} s"
