@@ -304,18 +304,19 @@ def profile(
     place = _devices.find(device, model)
     autocast, dtype = _precision(precision, place)
     tracer = Tracer(model, Target(place.kind, place.capability, autocast, dtype))
-    arguments = (args, kwargs, loss or _loss_of, _optimizers.maker_of(optimizer, place.kind == "cuda"))
-    samples = _other_shapes(args, kwargs) if shapes else []
+    arguments = (loss or _loss_of, _optimizers.maker_of(optimizer, place.kind == "cuda"))
+    samples = _at_shapes(args, kwargs) if shapes else [(args, kwargs)]
     why = "" if settings.use_static_profiling else "config.use_static_profiling is off"
-    cores = None
+    found: list[Cores] = []
     if not why:
         try:
-            cores = _profile_at_all(tracer, tracer.static, arguments, evaluation, samples)
+            found = _profile_all(tracer, tracer.static, arguments, evaluation, samples)
         except Exception as error:
             why = f"{type(error).__name__}: {error}" if not isinstance(error, UnknownValueError) else str(error)
             _check_fallback(model, settings, place, dtype, why, error)
-    if cores is None:
-        cores = _profile_at_all(tracer, tracer.empirical, arguments, evaluation, samples)
+    if not found:
+        found = _profile_all(tracer, tracer.empirical, arguments, evaluation, samples)
+    cores = _fit(found, *_shape(args, kwargs))
     return Profile(*cores, place, fused=_optimizers.is_fused(optimizer), why_empirical=why)
 
 
@@ -378,22 +379,25 @@ def _precision(precision: str | None, place: Device) -> tuple[torch.dtype | None
     return _PRECISIONS[precision]
 
 
-def _profile_at_all(
+Cores = tuple[_core.Profile, _core.Profile]  # with units kept or recomputed; as it is without MemScale
+
+
+def _profile_all(
     tracer: Tracer, trace: Callable[..., Trace], arguments: tuple[Any, ...], evaluation: bool, samples: list[Any]
-) -> tuple[_core.Profile, _core.Profile]:
-    """At the shape that was given, and at others: the last of them checks what the rest says."""
-    found = [_profile_with(tracer, trace, arguments, evaluation)]
-    found += [_profile_with(tracer, trace, (*sample, *arguments[2:]), evaluation) for sample in samples]
+) -> list[Cores]:
+    return [_profile_with(tracer, trace, (*sample, *arguments), evaluation) for sample in samples]
+
+
+def _fit(found: list[Cores], batch: int, length: int) -> Cores:
+    """One profile for all shapes, at the shape that was asked for. The last one checks what the rest says."""
     if len(found) == 1:
         return found[0]
-    core = _core.profile_fit([pair[0] for pair in found])
+    core = _core.profile_fit([pair[0] for pair in found]).at(batch, length)
     same = all(pair[0] is pair[1] for pair in found)
-    return core, core if same else _core.profile_fit([pair[1] for pair in found])
+    return core, core if same else _core.profile_fit([pair[1] for pair in found]).at(batch, length)
 
 
-def _profile_with(
-    tracer: Tracer, trace: Callable[..., Trace], arguments: tuple[Any, ...], evaluation: bool
-) -> tuple[_core.Profile, _core.Profile]:
+def _profile_with(tracer: Tracer, trace: Callable[..., Trace], arguments: tuple[Any, ...], evaluation: bool) -> Cores:
     """The step with units kept or recomputed, and the step as it is without MemScale."""
     names, sizes = list(tracer.units), tracer.param_bytes()
     batch, length = _shape(*arguments[:2])
@@ -424,16 +428,20 @@ def _shape(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
     return 0, 0
 
 
-def _other_shapes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[Any, Any]]:
-    """The same input at other batches and lengths: enough to tell how sizes grow, and one more to check that."""
+def _at_shapes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[Any, Any]]:
+    """The input at several batches and lengths: enough to tell how sizes grow, and one more to check that.
+
+    No batch of one: what is copied for two is often not for one.
+    """
     batch, length = _shape(args, kwargs)
     if batch <= 0:
         raise MemScaleError("shapes=True needs an input whose first dimension is the batch")
-    wanted = [(2 * batch, length), (3 * batch, length)]
+    least = max(batch, 2)
+    wanted = [(least, length), (2 * least, length), (3 * least, length)]
     if length >= 8:
         half, quarter = length // 2, length // 4
-        wanted = [(b, t) for t in (length, half, quarter) for b in (batch, 2 * batch)][1:]
-        wanted.append((3 * batch, half + quarter))
+        wanted = [(b, t) for t in (length, half, quarter) for b in (least, 2 * least)]
+        wanted.append((3 * least, half + quarter))
 
     def resized(value: Any, new: tuple[int, int]) -> Any:
         if isinstance(value, torch.Tensor):
