@@ -433,21 +433,21 @@ typedef struct ms_profile_request {
 MS_API ms_status ms_profile_from_traces(const ms_profile_request *request, ms_profile **out_profile);
 
 /* One profile for all shapes, from profiles of the same model at a few (ms_profile_request.batch and .length), 2 to 32
- * of them. Every size and cost becomes a sum of the terms 1, b, t, bt, t^2, bt^2 in batch b and length t, and b times t
- * rounded up to 32, as attention kernels pad it. Terms are taken in this order, each that the shapes can tell from
- * those before; all seven need seven shapes, with two batches, three lengths, and one length that is no multiple of 32.
- * The last profile is not fitted but held against the result; so it needs a batch that no other has if batches differ,
- * and a length that no other has if lengths differ. Everything must agree exactly at every shape. The result stands at
- * the shape of the first profile. `*out_profile` is owned, ms_profile_destroy. Any thread. Errors: MS_E_INVALID,
- * MS_E_MISMATCH (the message says where: the steps do not do the same things, or a number is no such sum), MS_E_LIMIT,
- * MS_E_NO_MEMORY. */
+ * of them. Every size and cost becomes a sum of the terms 1, b, t, bt, t^2, bt^2 and bp in batch b and length t, where p
+ * is t rounded up to 32, as attention kernels pad it. Terms are taken in this order, each that the shapes tell from
+ * those before; a number that is no such sum is tried with bp in place of one of them. So two batches at three lengths
+ * tell everything, two batches how sizes grow with the batch. The last profile is not fitted but held against the
+ * result: it has a batch that no other has if batches differ, and a length that no other has if lengths differ.
+ * Everything must agree exactly, at every shape. Padding counts as growth where lengths do not tell it: if they are
+ * multiples of 32, or all of them are padded by the same share (25, 50, 100). The result stands at the shape of the
+ * first profile. `*out_profile` is owned, ms_profile_destroy. Any thread. Errors: MS_E_INVALID, MS_E_MISMATCH (the
+ * message says where: steps do not do the same things, or a number is no such sum), MS_E_LIMIT, MS_E_NO_MEMORY. */
 MS_API ms_status ms_profile_fit(const ms_profile *const *profiles, int64_t n_profiles, ms_profile **out_profile);
 
-/* The profile at another shape, without another trace: exact where the model does the same things there, which a batch
- * or a length of 1 often changes. Lengths that were no multiples of 32 must have been fitted for others to be exact;
- * fractions are rounded up. `*out_profile` is owned, ms_profile_destroy. Any thread. Errors: MS_E_INVALID (this profile
- * has no step, or was fitted without a second batch or length), MS_E_LIMIT (a size is negative there, or too large),
- * MS_E_NO_MEMORY. */
+/* The profile at another shape, without another trace: exact where the model does the same things there. It may not at
+ * a batch or a length of 1, where nothing needs to be expanded or summed. Fractions are rounded up. `*out_profile` is
+ * owned, ms_profile_destroy. Any thread. Errors: MS_E_INVALID (the profile has no step, or never saw another batch or
+ * length), MS_E_LIMIT (a size is negative there, or too large), MS_E_NO_MEMORY. */
 MS_API ms_status ms_profile_at(const ms_profile *profile, int64_t batch, int64_t length, ms_profile **out_profile);
 
 /* Cannot fail. NULL is allowed. */

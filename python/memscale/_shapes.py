@@ -39,6 +39,9 @@ class ShapeCache:
         if known is not None:
             return _again(known)
         output = func(*args, **kwargs)
+        if not _storages(output).isdisjoint(_storages((args, kwargs))):
+            self._fresh[func] = False  # its schema does not say so: _unsafe_view
+            return output
         made = _describe(output)
         if made is not None:
             self._results[key] = made
@@ -50,6 +53,14 @@ def _is_fresh(func: Any) -> bool:
     aliases = any(a.alias_info is not None for a in (*schema.arguments, *schema.returns))
     tensors = all(str(r.type) == "Tensor" for r in schema.returns)
     return not aliases and not schema.is_mutable and tensors and len(schema.returns) > 0
+
+
+def _storages(value: Any) -> set[int]:
+    if isinstance(value, torch.Tensor):
+        return {value.untyped_storage()._cdata}
+    if isinstance(value, dict):
+        value = tuple(value.values())
+    return set().union(*map(_storages, value)) if isinstance(value, (tuple, list)) else set()
 
 
 def _key(value: Any) -> Any:

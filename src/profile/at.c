@@ -61,12 +61,12 @@ ms_status ms__profile_with_step(const ms_profile *from, const ms__step *step, ms
 
 /* ---- Another shape ---- */
 
-/* Does any number change with the batch, or with the length? Where none does, its change was not seen. */
+/* Does any number change with the batch, or with the length? Where none does, its change was not seen. The term of
+ * padded lengths has both in it and tells neither: it stands for padding where one batch alone was seen, too. */
 static bool depends(const ms__step *step, bool on_length) {
     static const bool has_length[MS__N_TERMS] = {
-        [MS__TERM_T] = true, [MS__TERM_BT] = true, [MS__TERM_TT] = true, [MS__TERM_BTT] = true, [MS__TERM_BP] = true};
-    static const bool has_batch[MS__N_TERMS] = {
-        [MS__TERM_B] = true, [MS__TERM_BT] = true, [MS__TERM_BTT] = true, [MS__TERM_BP] = true};
+        [MS__TERM_T] = true, [MS__TERM_BT] = true, [MS__TERM_TT] = true, [MS__TERM_BTT] = true};
+    static const bool has_batch[MS__N_TERMS] = {[MS__TERM_B] = true, [MS__TERM_BT] = true, [MS__TERM_BTT] = true};
     const bool *has = on_length ? has_length : has_batch;
     for (size_t i = 0; step->coefficients != NULL && i < (size_t)step->n_numbers * MS__N_TERMS; i++)
         if (has[i % MS__N_TERMS] && step->coefficients[i] != 0) return true;

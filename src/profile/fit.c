@@ -12,7 +12,7 @@
 #include "profile.h"
 #include "terms.h"
 
-enum { COST_NUMBERS = 2 };
+enum { COST_NUMBERS = 2, N_SOLVERS = MS__N_TERMS };
 
 /* Events of one kind in all profiles: each with its index in every one of them, then each such tuple once. */
 typedef struct tuples {
@@ -27,13 +27,15 @@ typedef struct fit {
     ms__arena arena; /* for all that is not part of the result */
     ms__shape shapes[MS__MAX_SHAPES];
     int64_t terms[MS__MAX_SHAPES][MS__N_TERMS];
-    ms__solver solver;
+    ms__solver solvers[N_SOLVERS];
+    int n_solvers;
     tuples costs, scratches;
-    int64_t *values;    /* n_profiles for each number */
-    uint32_t *numbers;  /* key, then costs, then scratches -> number */
-    uint32_t n_numbers; /* different ones */
-    ms__wide *coefficients;
-    uint8_t *failed; /* number -> 1 + the profile that it does not fit; 0: it fits all */
+    int64_t *values;        /* n_profiles for each number */
+    uint32_t *numbers;      /* key, then costs, then scratches -> number */
+    uint32_t n_numbers;     /* different ones */
+    ms__wide *coefficients; /* MS__N_TERMS for each number */
+    ms__wide *divisors;     /* number -> what they are over */
+    uint8_t *failed;        /* number -> 1 + the profile that it does not fit; 0: it fits all */
     bool all_fit;
 } fit;
 
@@ -127,19 +129,20 @@ static ms_status check_segment(const fit *f, int64_t other, uint32_t index) {
 
 static ms_status check_structure(const fit *f, int64_t other) {
     const ms__step *a = step_of(f, 0), *b = step_of(f, other);
+    if (a->has_lean != b->has_lean) return fail_structure(f, other, "units", "one knows them recomputed");
     ms_status status = check_units(f, other);
     for (uint32_t i = 0; i < a->n_segments && i < b->n_segments && status == MS_OK; i++)
         status = check_segment(f, other, i);
     if (status != MS_OK) return status;
-    if (a->n_segments != b->n_segments || a->n_events != b->n_events || a->has_lean != b->has_lean)
-        return fail_structure(f, other, "the whole", "one has more than the other");
-    if (a->n_keys != b->n_keys || a->n_loose != b->n_loose)
-        return fail_structure(f, other, "the whole", "not as many tensors");
-    for (uint32_t k = 0; k < a->n_keys; k++)
-        if (a->keys[k].category != b->keys[k].category || a->keys[k].loose != b->keys[k].loose)
-            return fail_structure(f, other, "the whole", "a tensor is kept otherwise");
-    if (a->n_loose > 0 && memcmp(a->loose, b->loose, a->n_loose * sizeof *a->loose) != 0)
-        return fail_structure(f, other, "the whole", "a tensor is released elsewhere");
+    if (a->n_segments != b->n_segments || a->n_events != b->n_events || a->n_keys != b->n_keys)
+        return fail_structure(f, other, "at the end", "one goes on");
+    for (uint32_t e = 0; e < a->n_events; e++) {
+        char place[PLACE_BYTES];
+        uint32_t key = a->events[e].index;
+        if (a->events[e].kind != MS__ALLOCATE || a->keys[key].category == b->keys[key].category) continue;
+        write_place(f->profiles[0], e, place);
+        return fail_structure(f, other, place, "it is for something else");
+    }
     return MS_OK;
 }
 
@@ -196,28 +199,57 @@ static uint32_t number_of_scratch(const fit *f, uint32_t scratch, uint32_t which
 
 /* ---- Coefficients ---- */
 
+/* The first solver takes the terms in their order. Where there are fewer shapes than terms, padded lengths, which are
+ * the last one, have no place in it; each of the others leaves out another term for them. */
+static ms_status prepare_solvers(fit *f) {
+    static const int left_out[N_SOLVERS] = {MS__N_TERMS, MS__TERM_TT,  MS__TERM_T, MS__TERM_B,
+                                            MS__TERM_1,  MS__TERM_BTT, MS__TERM_BT};
+    for (int i = 0; i < N_SOLVERS; i++) {
+        ms__solver *solver = &f->solvers[f->n_solvers];
+        ms_status status = ms__solver_prepare(f->shapes, f->n_profiles - 1, left_out[i], solver);
+        if (status != MS_OK) return status;
+        if (i == 0 || ms__solver_tells(solver, MS__TERM_BP)) f->n_solvers++;
+        if (ms__solver_tells(&f->solvers[0], MS__TERM_BP)) break;
+    }
+    return MS_OK;
+}
+
 /* The first profile that this number does not fit, plus 1; 0: it fits them all. */
 static uint8_t find_misfit(const fit *f, uint32_t number) {
     const int64_t *values = f->values + (size_t)number * (size_t)f->n_profiles;
+    ms__wide divisor = f->divisors[number];
     for (int64_t p = 0; p < f->n_profiles; p++) {
         ms__wide sum;
-        if (!ms__terms_sum(f->coefficients + (size_t)number * MS__N_TERMS, f->terms[p], &sum) ||
-            sum % f->solver.denominator != 0 || sum / f->solver.denominator != values[p])
+        if (!ms__terms_sum(f->coefficients + (size_t)number * MS__N_TERMS, f->terms[p], &sum) || sum % divisor != 0 ||
+            sum / divisor != values[p])
             return (uint8_t)(p + 1);
     }
     return 0;
 }
 
+static ms_status solve_number(fit *f, uint32_t number, const ms__solver *solver) {
+    ms__wide *coefficients = f->coefficients + (size_t)number * MS__N_TERMS, common = solver->denominator;
+    if (!ms__solver_solve(solver, f->values + (size_t)number * (size_t)f->n_profiles, coefficients))
+        return ms__fail(MS_E_LIMIT, "a number of the step is too large to be fitted exactly");
+    for (int k = 0; k < MS__N_TERMS; k++) common = ms__common_divisor(common, coefficients[k]);
+    for (int k = 0; k < MS__N_TERMS; k++) coefficients[k] /= common;
+    f->divisors[number] = solver->denominator / common;
+    f->failed[number] = find_misfit(f, number);
+    return MS_OK;
+}
+
 static ms_status solve(fit *f) {
     f->coefficients = ms__arena_array(&f->arena, (size_t)f->n_numbers * MS__N_TERMS, sizeof *f->coefficients);
+    f->divisors = ms__arena_array(&f->arena, f->n_numbers, sizeof *f->divisors);
     f->failed = ms__arena_array(&f->arena, f->n_numbers, sizeof *f->failed);
-    if (f->coefficients == NULL || f->failed == NULL) return MS_E_NO_MEMORY;
+    if (f->coefficients == NULL || f->divisors == NULL || f->failed == NULL) return MS_E_NO_MEMORY;
     f->all_fit = true;
     for (uint32_t i = 0; i < f->n_numbers; i++) {
-        ms__wide *coefficients = f->coefficients + (size_t)i * MS__N_TERMS;
-        if (!ms__solver_solve(&f->solver, f->values + (size_t)i * (size_t)f->n_profiles, coefficients))
-            return ms__fail(MS_E_LIMIT, "a number of the step is too large to be fitted exactly");
-        f->failed[i] = find_misfit(f, i);
+        ms_status status = solve_number(f, i, &f->solvers[0]);
+        for (int s = 1; s < f->n_solvers && f->failed[i] != 0 && status == MS_OK; s++)
+            status = solve_number(f, i, &f->solvers[s]);
+        if (status == MS_OK && f->failed[i] != 0) status = solve_number(f, i, &f->solvers[0]); /* for the message */
+        if (status != MS_OK) return status;
         f->all_fit = f->all_fit && f->failed[i] == 0;
     }
     return MS_OK;
@@ -227,7 +259,7 @@ static ms_status solve(fit *f) {
 static long long guess(const fit *f, uint32_t number, int64_t profile) {
     ms__wide sum;
     if (!ms__terms_sum(f->coefficients + (size_t)number * MS__N_TERMS, f->terms[profile], &sum)) return -1;
-    sum /= f->solver.denominator;
+    sum /= f->divisors[number];
     return sum > INT64_MAX || sum < INT64_MIN ? -1 : (long long)sum;
 }
 
@@ -264,21 +296,30 @@ static ms_status report_misfit(const fit *f) {
 
 /* ---- The result ---- */
 
-/* Coefficients in 64 bits, after what all of them and the denominator have in common is gone. */
+static bool find_denominator(const fit *f, ms__wide *out) {
+    *out = 1;
+    for (uint32_t i = 0; i < f->n_numbers; i++) {
+        ms__wide common = ms__common_divisor(*out, f->divisors[i]);
+        if (!ms__wide_multiply(*out, f->divisors[i] / common, out)) return false;
+    }
+    return *out <= INT64_MAX;
+}
+
+/* All over one denominator, in the range of sizes. */
 static ms_status fill_coefficients(fit *f, ms__step *out) {
     size_t n = (size_t)f->n_numbers * MS__N_TERMS;
-    ms__wide common = f->solver.denominator;
-    for (size_t i = 0; i < n && common > 1; i++) common = ms__common_divisor(common, f->coefficients[i]);
-    bool fits = f->solver.denominator / common <= INT64_MAX;
-    out->denominator = fits ? (int64_t)(f->solver.denominator / common) : 1;
+    ms__wide denominator, value;
+    bool fits = find_denominator(f, &denominator);
     out->coefficients = ms__arena_array(&f->arena, n, sizeof *out->coefficients);
     if (out->coefficients == NULL) return MS_E_NO_MEMORY;
     for (size_t i = 0; i < n && fits; i++) {
-        ms__wide value = f->coefficients[i] / common;
-        fits = value <= INT64_MAX && value >= -INT64_MAX;
+        fits = ms__wide_multiply(f->coefficients[i], denominator / f->divisors[i / MS__N_TERMS], &value) &&
+               value <= INT64_MAX && value >= -INT64_MAX && ms__size_in_range((int64_t)(value < 0 ? -value : value));
         if (fits) out->coefficients[i] = (int64_t)value;
     }
-    return fits ? MS_OK : ms__fail(MS_E_LIMIT, "a coefficient does not fit in 64 bits");
+    if (!fits) return ms__fail(MS_E_LIMIT, "a coefficient of the step is too large");
+    out->denominator = (int64_t)denominator;
+    return MS_OK;
 }
 
 /* Keys, costs, scratches and events with the new indices; all else is that of the first profile. */
@@ -362,7 +403,7 @@ static ms_status run(fit *f, ms_profile **out) {
     ms__step step;
     ms_status status = check_profiles(f);
     for (int64_t p = 1; p < f->n_profiles && status == MS_OK; p++) status = check_structure(f, p);
-    if (status == MS_OK) status = ms__solver_prepare(f->shapes, f->n_profiles - 1, &f->solver);
+    if (status == MS_OK) status = prepare_solvers(f);
     if (status == MS_OK) status = gather(f);
     if (status == MS_OK) status = solve(f);
     if (status == MS_OK && !f->all_fit) status = report_misfit(f);

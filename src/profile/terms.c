@@ -27,7 +27,7 @@ typedef struct equations {
 
 static ms__wide size_of(ms__wide a) { return a < 0 ? -a : a; }
 
-static bool multiply(ms__wide a, ms__wide b, ms__wide *out) {
+bool ms__wide_multiply(ms__wide a, ms__wide b, ms__wide *out) {
     if (a != 0 && size_of(b) > MAX_WIDE / size_of(a)) return false;
     *out = a * b;
     return true;
@@ -79,18 +79,19 @@ bool ms__terms_sum(const ms__wide coefficients[MS__N_TERMS], const int64_t terms
     *out = 0;
     for (int k = 0; k < MS__N_TERMS; k++) {
         ms__wide part;
-        if (!multiply(coefficients[k], terms[k], &part) || !add(*out, part, out)) return false;
+        if (!ms__wide_multiply(coefficients[k], terms[k], &part) || !add(*out, part, out)) return false;
     }
     return true;
 }
 
 /* ---- Equations ---- */
 
-static bool fill_equations(const ms__shape *shapes, int64_t n_shapes, equations *s) {
+static bool fill_equations(const ms__shape *shapes, int64_t n_shapes, int left_out, equations *s) {
     int64_t terms[MS__MAX_SHAPES][MS__N_TERMS];
     *s = (equations){.n_rows = n_shapes};
     for (int64_t i = 0; i < n_shapes; i++) {
         if (!ms__terms_of(shapes[i], terms[i])) return false;
+        if (left_out < MS__N_TERMS) terms[i][left_out] = 0;
         for (int k = 0; k < MS__N_TERMS; k++)
             s->scale[k] = (int64_t)ms__common_divisor(s->scale[k], terms[i][k]); /* lengths are often multiples */
     }
@@ -108,7 +109,8 @@ static bool eliminate(row *r, const row *from, int k) {
     ms__wide times = from->a[k] / common, less = r->a[k] / common;
     for (int c = 0; c < N_COLUMNS; c++) {
         ms__wide x, y;
-        if (!multiply(r->a[c], times, &x) || !multiply(from->a[c], less, &y) || !add(x, -y, &r->a[c])) return false;
+        if (!ms__wide_multiply(r->a[c], times, &x) || !ms__wide_multiply(from->a[c], less, &y) || !add(x, -y, &r->a[c]))
+            return false;
         divisor = ms__common_divisor(divisor, r->a[c]);
     }
     for (int c = 0; c < N_COLUMNS && divisor > 1; c++) r->a[c] /= divisor;
@@ -129,7 +131,7 @@ static bool solve_column(equations *s, int k, bool *used) {
 
 /* Term k, as it stands in front of the unscaled terms, is its row's values over this. */
 static bool divisor_of(const equations *s, int k, ms__wide *out) {
-    return multiply(s->rows[s->pivot[k]].a[k], s->scale[k], out);
+    return ms__wide_multiply(s->rows[s->pivot[k]].a[k], s->scale[k], out);
 }
 
 static bool find_denominator(const equations *s, ms__wide *out) {
@@ -139,7 +141,7 @@ static bool find_denominator(const equations *s, ms__wide *out) {
         if (s->pivot[k] < 0) continue;
         if (!divisor_of(s, k, &divisor)) return false;
         divisor = size_of(divisor);
-        if (!multiply(*out, divisor / ms__common_divisor(*out, divisor), out)) return false;
+        if (!ms__wide_multiply(*out, divisor / ms__common_divisor(*out, divisor), out)) return false;
     }
     return true;
 }
@@ -151,19 +153,26 @@ static bool fill_weights(const equations *s, ms__solver *out) {
         if (!divisor_of(s, k, &divisor) || divisor == 0) return false;
         const row *r = &s->rows[s->pivot[k]];
         for (int64_t i = 0; i < s->n_rows; i++)
-            if (!multiply(r->a[MS__N_TERMS + i], out->denominator / divisor, &out->weights[k][i])) return false;
+            if (!ms__wide_multiply(r->a[MS__N_TERMS + i], out->denominator / divisor, &out->weights[k][i]))
+                return false;
     }
     return true;
 }
 
-ms_status ms__solver_prepare(const ms__shape *shapes, int64_t n_shapes, ms__solver *out) {
+ms_status ms__solver_prepare(const ms__shape *shapes, int64_t n_shapes, int left_out, ms__solver *out) {
     equations s;
     bool used[MS__MAX_SHAPES] = {false};
     *out = (ms__solver){.n_shapes = n_shapes};
-    bool fits = fill_equations(shapes, n_shapes, &s);
+    bool fits = fill_equations(shapes, n_shapes, left_out, &s);
     for (int k = 0; k < MS__N_TERMS && fits; k++) fits = solve_column(&s, k, used);
     if (fits) fits = find_denominator(&s, &out->denominator) && fill_weights(&s, out);
     return fits ? MS_OK : ms__fail(MS_E_LIMIT, "the shapes are too large or too odd to be fitted exactly");
+}
+
+bool ms__solver_tells(const ms__solver *solver, int term) {
+    for (int64_t i = 0; i < solver->n_shapes; i++)
+        if (solver->weights[term][i] != 0) return true;
+    return false;
 }
 
 bool ms__solver_solve(const ms__solver *solver, const int64_t *values, ms__wide out[MS__N_TERMS]) {
@@ -171,7 +180,8 @@ bool ms__solver_solve(const ms__solver *solver, const int64_t *values, ms__wide 
         out[k] = 0;
         for (int64_t i = 0; i < solver->n_shapes; i++) {
             ms__wide part;
-            if (!multiply(solver->weights[k][i], values[i], &part) || !add(out[k], part, &out[k])) return false;
+            if (!ms__wide_multiply(solver->weights[k][i], values[i], &part) || !add(out[k], part, &out[k]))
+                return false;
         }
     }
     return true;

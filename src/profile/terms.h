@@ -24,7 +24,7 @@ typedef struct ms__shape {
 /* How values at some shapes become coefficients: a matrix. */
 typedef struct ms__solver {
     int64_t n_shapes;
-    ms__wide weights[MS__N_TERMS][MS__MAX_SHAPES]; /* a row of zeros: the shapes do not tell this term */
+    ms__wide weights[MS__N_TERMS][MS__MAX_SHAPES]; /* a row of zeros: the term is not taken */
     ms__wide denominator;
 } ms__solver;
 
@@ -36,8 +36,12 @@ bool ms__terms_value(const int64_t coefficients[MS__N_TERMS], int64_t denominato
                      int64_t *out);
 
 /* What these shapes can tell, at most MS__MAX_SHAPES of them: terms are taken in their order, each that is not a
- * combination of those before. Errors: MS_E_LIMIT (shapes too large for exact arithmetic). */
-ms_status ms__solver_prepare(const ms__shape *shapes, int64_t n_shapes, ms__solver *out);
+ * combination of those before, but for `left_out` (MS__N_TERMS: none). Errors: MS_E_LIMIT (shapes too large for exact
+ * arithmetic). */
+ms_status ms__solver_prepare(const ms__shape *shapes, int64_t n_shapes, int left_out, ms__solver *out);
+
+/* Is this one of the terms that were taken? */
+bool ms__solver_tells(const ms__solver *solver, int term);
 
 /* Coefficients of the number with these values, over the solver's denominator; false: they do not fit in 128 bits. */
 bool ms__solver_solve(const ms__solver *solver, const int64_t *values, ms__wide out[MS__N_TERMS]);
@@ -47,5 +51,8 @@ bool ms__terms_sum(const ms__wide coefficients[MS__N_TERMS], const int64_t terms
 
 /* The greatest common divisor, not negative; 0 of 0 and 0. */
 ms__wide ms__common_divisor(ms__wide a, ms__wide b);
+
+/* The product; false: it does not fit. */
+bool ms__wide_multiply(ms__wide a, ms__wide b, ms__wide *out);
 
 #endif

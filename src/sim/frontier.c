@@ -10,19 +10,18 @@
 
 enum group { ATTENTION, PRODUCT, REST, N_GROUPS };
 
-/* What recomputing costs, and what keeping the outputs instead would, by group. */
+/* What operations of a group take, and the bytes of their outputs. */
+typedef struct sums {
+    int64_t host_ns, busy_ns, output_bytes;
+} sums;
+
 typedef struct ledger {
     const ms__step *step;
     const ms_rates *rates;
-    int64_t host_ns[N_GROUPS], busy_ns[N_GROUPS], output_bytes[N_GROUPS];
-    int64_t saved_bytes; /* what the kept variant holds until backward and the lean one does not */
+    sums variants[MS__N_VARIANTS][N_GROUPS]; /* of the unit, in all phases */
+    sums again[N_GROUPS];                    /* what the lean variant does beyond the kept one */
+    int64_t saved_bytes;                     /* what the kept variant holds until backward and the lean one does not */
 } ledger;
-
-static void add(int64_t *sum, int64_t value, int64_t sign) {
-    if (value > INT64_MAX / 2) value = INT64_MAX / 2;
-    if (sign > 0) *sum = *sum > INT64_MAX / 2 ? INT64_MAX : *sum + value;
-    if (sign < 0) *sum = *sum < -INT64_MAX / 2 ? -INT64_MAX : *sum - value;
-}
 
 static int64_t size_of(const ms__step *step, uint32_t key) { return step->numbers[step->keys[key].size]; }
 
@@ -33,16 +32,29 @@ static enum group group_of(const ms__step *step, const ms__step_cost *cost) {
 
 /* What stands behind an operation up to the next one is what it allocates. */
 static void count_segment(ledger *l, const ms__segment *s, int variant) {
-    int64_t sign = variant == MS__LEAN ? 1 : -1;
-    enum group group = REST;
+    sums *group = &l->variants[variant][REST];
     for (uint32_t i = s->first[variant]; i < s->first[variant] + s->n[variant]; i++) {
         const ms__step_event *event = &l->step->events[i];
-        if (event->kind == MS__ALLOCATE) add(&l->output_bytes[group], size_of(l->step, event->index), sign);
+        if (event->kind == MS__ALLOCATE) group->output_bytes += size_of(l->step, event->index);
         if (event->kind != MS__OPERATION) continue;
         const ms__step_cost *cost = &l->step->costs[event->index];
-        group = group_of(l->step, cost);
-        add(&l->host_ns[group], l->rates->dispatch_ns, sign);
-        add(&l->busy_ns[group], ms__op_busy_ns(l->rates, l->step, cost), sign);
+        group = &l->variants[variant][group_of(l->step, cost)];
+        group->host_ns = ms__later(group->host_ns, l->rates->dispatch_ns);
+        group->busy_ns = ms__later(group->busy_ns, ms__op_busy_ns(l->rates, l->step, cost));
+    }
+}
+
+static int64_t beyond(int64_t lean, int64_t kept) { return lean > kept ? lean - kept : 0; }
+
+static void count_unit(ledger *l, int64_t unit) {
+    for (uint32_t i = 0; i < l->step->n_segments; i++)
+        for (int v = 0; v < MS__N_VARIANTS && l->step->segments[i].unit == unit; v++)
+            count_segment(l, &l->step->segments[i], v);
+    for (int g = 0; g < N_GROUPS; g++) {
+        const sums *lean = &l->variants[MS__LEAN][g], *kept = &l->variants[MS__KEPT][g];
+        l->again[g] = (sums){.host_ns = beyond(lean->host_ns, kept->host_ns),
+                             .busy_ns = beyond(lean->busy_ns, kept->busy_ns),
+                             .output_bytes = beyond(lean->output_bytes, kept->output_bytes)};
     }
 }
 
@@ -70,31 +82,29 @@ static ms_status count_saved(ledger *l, int64_t unit) {
         for (int v = 0; v < MS__N_VARIANTS; v++) mark_segment(step, &step->segments[i], v, unit, marks);
     for (uint32_t k = 0; k < step->n_keys; k++)
         if (marks[k] == (MADE | HELD_KEPT) && step->keys[k].category == MS_CATEGORY_ACTIVATION)
-            add(&l->saved_bytes, size_of(step, k), 1);
+            l->saved_bytes += size_of(step, k);
     ms__arena_free(&arena);
     return MS_OK;
 }
 
 /* ---- Points ---- */
 
-static int64_t not_negative(int64_t value) { return value > 0 ? value : 0; }
-
 /* The time of what is not kept: on a GPU the host queues while the device computes. */
 static int64_t time_without(const ledger *l, uint32_t keeps) {
     int64_t host = 0, busy = 0;
-    for (uint32_t c = 0; c < N_GROUPS; c++) {
-        if (keeps & 1U << c) continue;
-        add(&host, not_negative(l->host_ns[c]), 1);
-        add(&busy, not_negative(l->busy_ns[c]), 1);
+    for (uint32_t g = 0; g < N_GROUPS; g++) {
+        if (keeps & 1U << g) continue;
+        host = ms__later(host, l->again[g].host_ns);
+        busy = ms__later(busy, l->again[g].busy_ns);
     }
-    if (l->rates->capability <= 0) add(&host, busy, 1);
+    if (l->rates->capability == 0) return ms__later(host, busy);
     return host > busy ? host : busy;
 }
 
 static ms_frontier_point point_of(const ledger *l, uint32_t keeps) {
     ms_frontier_point point = {.keeps = keeps, .recompute_ns = time_without(l, keeps)};
-    for (uint32_t c = 0; c < N_GROUPS && keeps != MS_KEEP_ALL; c++)
-        if (keeps & 1U << c) add(&point.kept_bytes, not_negative(l->output_bytes[c]), 1);
+    for (uint32_t g = 0; g < N_GROUPS && keeps != MS_KEEP_ALL; g++)
+        if (keeps & 1U << g) point.kept_bytes += l->again[g].output_bytes;
     if (keeps == MS_KEEP_ALL) point.kept_bytes = l->saved_bytes;
     point.saved_ns = time_without(l, 0) - point.recompute_ns;
     return point;
@@ -140,9 +150,7 @@ ms_status ms_profile_frontier(const ms_profile *profile, int64_t unit, const ms_
     ms_status status = check_arguments(profile, unit, rates);
     if (status != MS_OK) return status;
     ledger l = {.step = profile->step, .rates = rates};
-    for (uint32_t i = 0; i < l.step->n_segments; i++)
-        for (int v = 0; v < MS__N_VARIANTS && l.step->segments[i].unit == unit; v++)
-            count_segment(&l, &l.step->segments[i], v);
+    count_unit(&l, unit);
     status = count_saved(&l, unit);
     if (status != MS_OK) return status;
     int64_t n = fill_points(&l, points);

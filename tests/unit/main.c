@@ -31,6 +31,8 @@
     X(step_json)                                                                                                       \
     X(allocator)                                                                                                       \
     X(sim)                                                                                                             \
+    X(shapes)                                                                                                          \
+    X(frontier)                                                                                                        \
     X(plan)                                                                                                            \
     X(plan_json)
 

@@ -1,0 +1,164 @@
+"""Profiles at other shapes, and what units could keep: fitted to traces of small models, compared with other traces."""
+
+import json
+from array import array
+
+import pytest
+import torch
+
+import memscale
+import zoo
+from memscale import _core, _optimizers
+from memscale._target import Target
+from memscale._trace import Tracer
+
+GPU = json.dumps(
+    {
+        "memscale_rates": _core.RATES_VERSION,
+        "source": 0,
+        "capability": 80,
+        "memory_bytes": 80 << 30,
+        "fp32_gflops": 15000,
+        "tf32_gflops": 100000,
+        "fp16_gflops": 200000,
+        "bf16_gflops": 200000,
+        "memory_mb_per_s": 1500000,
+        "to_device_mb_per_s": 20000,
+        "from_device_mb_per_s": 20000,
+        "both_mb_per_s": 40000,
+        "pinning_mb_per_s": 0,
+        "launch_ns": 2000,
+        "dispatch_ns": 1000,
+    }
+)
+CPU = json.dumps({**json.loads(GPU), "capability": 0})
+FITTED = [(2, 64), (4, 64), (2, 40), (4, 40), (2, 20), (4, 20), (3, 100)]
+
+
+def language(batch, length):
+    ids = torch.zeros(batch, length, dtype=torch.int64)
+    return {"input_ids": ids, "labels": ids.clone()}
+
+
+def images(batch, length):
+    return {"pixel_values": torch.empty(batch, 3, 16, 16), "labels": torch.zeros(batch, dtype=torch.int64)}
+
+
+class Traced:
+    """Profiles of one model."""
+
+    def __init__(self, name, autocast=None, inputs=language):
+        self.inputs = inputs
+        self.tracer = Tracer(zoo.make(name), Target("cuda", 80, autocast))
+        self.maker = _optimizers.maker_of(None, True)
+
+    def at(self, batch, length):
+        arguments = ((), self.inputs(batch, length), lambda output: output.loss, self.maker)
+        kept, lean = self.tracer.static(*arguments), self.tracer.static(*arguments, recompute=True)
+        names, sizes = list(self.tracer.units), self.tracer.param_bytes()
+        return _core.profile_from_traces(names, sizes, kept.packed(), lean.packed(), batch, length)
+
+    def fitted(self, shapes):
+        return _core.profile_fit([self.at(*shape) for shape in shapes])
+
+
+def simulations(profile):
+    """Everything that can be said of a profile, with units kept, recomputed, and some of each."""
+    n = len(profile.units())
+    plans = [None, array("i", [1] * n).tobytes(), array("i", [i % 2 for i in range(n)]).tobytes()]
+    flags = (0, _core.SIMULATE_ALLOCATOR, _core.SIMULATE_ALLOCATOR | _core.SIMULATE_ENGINE_THREAD)
+    return profile.units(), [profile.simulate(plan, GPU, 100, 0, flag) for plan in plans for flag in flags]
+
+
+@pytest.mark.parametrize(
+    ("name", "autocast", "shapes", "others"),
+    [
+        ("llama", None, FITTED, [(5, 31), (9, 130)]),
+        ("t5", torch.bfloat16, FITTED, [(9, 130)]),
+    ],
+)
+def test_unseen_shapes_are_exact(name, autocast, shapes, others):
+    model = Traced(name, autocast)
+    fitted = model.fitted(shapes)
+    for shape in others:
+        assert simulations(fitted.at(*shape)) == simulations(model.at(*shape))
+
+
+def test_images_have_a_batch_alone():
+    model = Traced("vit", inputs=images)
+    fitted = model.fitted([(2, 0), (4, 0), (3, 0)])
+    assert simulations(fitted.at(9, 0)) == simulations(model.at(9, 0))
+    with pytest.raises(ValueError, match="no other length than 0"):
+        fitted.at(2, 1)
+
+
+@pytest.fixture(scope="module")
+def gpt2():
+    return Traced("gpt2")
+
+
+@pytest.fixture(scope="module")
+def batches(gpt2):
+    return [gpt2.at(batch, 12) for batch in (2, 4, 3)]
+
+
+def test_files_know_other_shapes(batches):
+    fitted = _core.profile_fit(batches)
+    read = _core.profile_from_json(fitted.to_json())
+    assert simulations(read.at(7, 12)) == simulations(fitted.at(7, 12))
+    assert simulations(read.at(7, 12).at(2, 12)) == simulations(batches[0])
+
+
+def test_a_batch_of_one_is_another_step(gpt2, batches):
+    """Nothing is summed over it, so it cannot be fitted with others; the peak is as good as the same."""
+    one = gpt2.at(1, 12)
+    with pytest.raises(memscale.MemScaleError, match="at 1 x 12 and 2 x 12 the step differs"):
+        _core.profile_fit([one, *batches])
+    peaks = [p.simulate(None, GPU, 100, 0, 0)["steady_peak_bytes"] for p in (one, _core.profile_fit(batches).at(1, 12))]
+    assert abs(peaks[0] - peaks[1]) <= peaks[0] // 100
+
+
+def test_what_cannot_be_fitted(gpt2, batches):
+    with pytest.raises(memscale.MemScaleError, match="its bytes at 3 x 20 are"):
+        _core.profile_fit([*batches[:2], gpt2.at(3, 20)])
+    with pytest.raises(ValueError, match="of its own"):
+        _core.profile_fit([*batches, batches[0]])
+    with pytest.raises(ValueError, match="at least two"):
+        _core.profile_fit(batches[:1])
+    with pytest.raises(ValueError, match="no other batch than 2"):
+        batches[0].at(4, 12)
+    with pytest.raises(ValueError, match="too large"):
+        _core.profile_fit(batches).at(1 << 62, 12)
+    for wrong in ((), None, [None], [batches[0], 1]):
+        with pytest.raises(TypeError):
+            _core.profile_fit(wrong)
+    for wrong in ((1,), ("1", 2), (1.5, 2)):
+        with pytest.raises(TypeError):
+            batches[0].at(*wrong)
+
+
+def test_frontiers(batches):
+    """The first point recomputes as much as a simulation says; the others trade bytes for time."""
+    profile = batches[1]
+    units = [name for name, *_ in profile.units()]
+    kept = profile.simulate(None, CPU, 0, 0, 0)["step_ns"]
+    for i, name in enumerate(units):
+        points = profile.frontier(i, CPU)
+        keeps, n_bytes, times, saved = zip(*points)
+        assert n_bytes[0] == 0
+        assert list(n_bytes) == sorted(set(n_bytes))
+        assert list(times) == sorted(set(times), reverse=True)
+        assert {a + b for a, b in zip(times, saved)} == {times[0] + saved[0]}
+        plan = array("i", [unit == name for unit in units])
+        assert profile.simulate(plan.tobytes(), CPU, 0, 0, 0)["step_ns"] - kept == times[0] + saved[0]
+        if ".h." in name:
+            both = _core.KEEP_ATTENTION | _core.KEEP_PRODUCTS
+            assert keeps == (0, _core.KEEP_ATTENTION, _core.KEEP_PRODUCTS, both, _core.KEEP_ALL)
+            hidden = 4 * 12 * 32 * 4
+            sums = 4 * 4 * 4 * 32  # of four heads, padded to 32
+            assert n_bytes[1] == hidden + sums + 16  # and where dropout's random numbers begin
+            assert n_bytes[2] == (3 + 1 + 4 + 1) * hidden  # queries, keys and values, three projections
+    with pytest.raises(ValueError, match="no unit"):
+        profile.frontier(len(units), CPU)
+    with pytest.raises(ValueError, match="memscale_rates"):
+        profile.frontier(0, "{}")
