@@ -297,7 +297,7 @@ class _Estimator:
             if found is not None:
                 text = "the largest batch" if is_largest else "larger ones were not tried"
                 return self.way({"batch": batch, **changes}, found, text)
-            why = "no batch fits" if is_largest else "none was found that fits in the time there is"
+            why = "no batch fits" if is_largest else "none was found that fits"
         return Way("--batch 1", why, False)
 
     def without_lists(self, stronger: str | None) -> list[Way]:
@@ -483,7 +483,8 @@ def _facts(found: Estimate) -> list[tuple[str, str]]:
         rows.append((top.phase, f"{size(top.peak_bytes)} {where}, {size(top.parts['activations'])} of it activations"))
     if found.device.kind == "cuda":
         rows.append(("reserved", f"{size(said.reserved_bytes)} by torch's allocator, if nothing limits it"))
-    rates = "this machine's measured rates" if found.device.rates.source else "the data sheet's rates"
+    rates = "the data sheet's rates" if found.device.kind == "cuda" else "a guess at its rates"
+    rates = "this machine's measured rates" if found.device.rates.source else rates
     rows.append(("step", f"{duration(said.step_seconds)}, modelled from {rates}, not measured"))
     rows += [("note", note) for note in found.notes]
     return [*rows, _verdict(found)]
