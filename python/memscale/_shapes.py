@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from ._core import tensors_in
+
 _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 Made = tuple[torch.Size, tuple[int, ...], torch.dtype]
 
@@ -39,6 +41,9 @@ class ShapeCache:
         if known is not None:
             return _again(known)
         output = func(*args, **kwargs)
+        if _shares_memory(output, (args, kwargs)):  # a view that is not declared as one: aten._unsafe_view
+            self._fresh[func] = False
+            return output
         made = _describe(output)
         if made is not None:
             self._results[key] = made
@@ -50,6 +55,11 @@ def _is_fresh(func: Any) -> bool:
     aliases = any(a.alias_info is not None for a in (*schema.arguments, *schema.returns))
     tensors = all(str(r.type) == "Tensor" for r in schema.returns)
     return not aliases and not schema.is_mutable and tensors and len(schema.returns) > 0
+
+
+def _shares_memory(output: Any, inputs: Any) -> bool:
+    known = {t.untyped_storage()._cdata for t in tensors_in(inputs)}
+    return any(t.untyped_storage()._cdata in known for t in tensors_in(output))
 
 
 def _key(value: Any) -> Any:
