@@ -121,6 +121,10 @@ static int64_t times(int64_t a, int64_t b) {
 
 static int64_t plus(int64_t a, int64_t b) { return a > INT64_MAX / 8 - b ? INT64_MAX / 8 : a + b; }
 
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
 static int64_t elements(const ms__operand *t) {
     int64_t n = 1;
     for (int i = 0; i < MS__MAX_DIMS; i++) n = times(n, t->dims[i]);
@@ -207,7 +211,7 @@ static void cost_convolution(const ms__operand *data, const ms__operand *weight,
     out->n[0] = bytes_of(data);
     out->n[1] = bytes_of(result);
     out->n[2] = bytes_of(weight);
-    out->n[3] = !backward ? 0 : data->dims[0] > 0 ? data->dims[0] : 1;
+    out->n[3] = !backward ? 0 : larger(times(1, data->dims[0]), 1);
 }
 
 /* Kernels that take so many bytes, whatever the device is like. */
@@ -267,10 +271,6 @@ static int64_t power_below(int64_t n) {
     while (p <= n / 2) p *= 2;
     return p;
 }
-
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
-static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 static int64_t threads_of(int64_t capability) {
     if (capability == 75) return 1024;
