@@ -267,14 +267,15 @@ static uint32_t category_of(const walk *w, int64_t storage) {
 static void settle_keys(builder *b, int n_variants) {
     for (int v = n_variants - 1; v >= 0; v--) { /* the kept variant has the last word */
         const walk *w = &b->walks[v];
-        for (int64_t s = 0; s < w->trace->n_storages; s++)
-            if (w->keys[s] != NO_KEY) b->keys.items[w->keys[s]].category = category_of(w, s);
+        ms__step_key *keys = b->keys.items; /* NULL if there is none */
+        for (int64_t s = 0; s < w->trace->n_storages && keys != NULL; s++)
+            if (w->keys[s] != NO_KEY) keys[w->keys[s]].category = category_of(w, s);
     }
 }
 
 static void *copy(ms__arena *arena, const void *items, size_t n, size_t item_bytes) {
     void *out = ms__arena_array(arena, n, item_bytes);
-    if (out != NULL && n > 0) memcpy(out, items, n * item_bytes);
+    if (out != NULL && items != NULL) memcpy(out, items, n * item_bytes);
     return out;
 }
 

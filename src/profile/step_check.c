@@ -15,17 +15,19 @@ typedef struct ends {
     uint8_t *variants; /* a bit for each variant that allocates the key */
 } ends;
 
+static int32_t *released_at(const ends *e, uint32_t key) { return e->released + (size_t)key * MS__N_VARIANTS; }
+
 static void note_ends(const ms__step *step, uint32_t segment, int variant, ends *e) {
     const ms__segment *s = &step->segments[segment];
     for (uint32_t i = s->first[variant]; i < s->first[variant] + s->n[variant]; i++) {
         const ms__step_event *event = &step->events[i];
         if (event->kind == MS__ALLOCATE) e->variants[event->index] |= (uint8_t)(1U << variant);
-        if (event->kind == MS__RELEASE) e->released[event->index * MS__N_VARIANTS + variant] = (int32_t)segment;
+        if (event->kind == MS__RELEASE) released_at(e, event->index)[variant] = (int32_t)segment;
     }
 }
 
 static bool is_loose(const ends *e, uint32_t key) {
-    const int32_t *released = &e->released[key * MS__N_VARIANTS];
+    const int32_t *released = released_at(e, key);
     return e->variants[key] == (1U << MS__KEPT | 1U << MS__LEAN) && released[MS__KEPT] != released[MS__LEAN];
 }
 
@@ -46,7 +48,7 @@ static ms_status find_loose(ms__arena *arena, ms__arena *scratch, ms__step *step
         if (!is_loose(&e, k)) continue;
         ms__loose *l = &step->loose[step->n_loose++];
         l->key = k;
-        memcpy(l->segment, &e.released[k * MS__N_VARIANTS], sizeof l->segment);
+        memcpy(l->segment, released_at(&e, k), sizeof l->segment);
         step->keys[k].loose = step->n_loose;
     }
     return MS_OK;

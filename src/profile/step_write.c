@@ -158,12 +158,12 @@ static bool put_unit(coder *c, int32_t unit) {
 /* ---- Text ---- */
 
 /* How many of the n pairs at `pairs` repeat, and how often: the way that takes the least room for what it covers. */
-static uint32_t find_period(const int32_t *pairs, uint32_t n, uint32_t *out_times) {
-    uint32_t best = 1, best_times = 1;
-    for (uint32_t p = 1; p <= MAX_PERIOD && p <= n / 2; p++) {
-        uint32_t times = 1;
+static size_t find_period(const int32_t *pairs, size_t n, size_t *out_times) {
+    size_t best = 1, best_times = 1;
+    for (size_t p = 1; p <= MAX_PERIOD && p <= n / 2; p++) {
+        size_t times = 1;
         while (times < MS__TAPE_MAX_TIMES && (times + 1) * p <= n &&
-               memcmp(pairs, pairs + (size_t)times * p * 2, p * 2 * sizeof *pairs) == 0)
+               memcmp(pairs, pairs + times * p * 2, p * 2 * sizeof *pairs) == 0)
             times++;
         bool pays = (p + 1) < times * p; /* the array itself takes about as much as a pair */
         if (pays && (best_times == 1 || (p + 1) * best * best_times < (best + 1) * p * times)) {
@@ -175,15 +175,15 @@ static uint32_t find_period(const int32_t *pairs, uint32_t n, uint32_t *out_time
     return best;
 }
 
-static void write_tape(ms__json_writer *w, const int32_t *pairs, uint32_t n) {
+static void write_tape(ms__json_writer *w, const int32_t *pairs, size_t n) {
     ms__json_begin_row(w, NULL);
-    for (uint32_t at = 0; at < n && w->status == MS_OK;) {
-        uint32_t times, period = find_period(pairs + 2 * at, n - at, &times);
+    for (size_t at = 0; at < n && w->status == MS_OK;) {
+        size_t times, period = find_period(pairs + 2 * at, n - at, &times);
         if (times > 1) {
             ms__json_begin_row(w, NULL);
-            ms__json_put_int(w, NULL, times);
+            ms__json_put_int(w, NULL, (int64_t)times);
         }
-        for (uint32_t i = 2 * at; i < 2 * (at + period); i++) ms__json_put_int(w, NULL, pairs[i]);
+        for (size_t i = 2 * at; i < 2 * (at + period); i++) ms__json_put_int(w, NULL, pairs[i]);
         if (times > 1) ms__json_end_row(w);
         at += period * times;
     }
@@ -196,7 +196,7 @@ static void write_segments(ms__json_writer *w, const char *key, const int32_t *c
         ms__json_begin_row(w, NULL);
         ms__json_put_int(w, NULL, *code++);
         for (int32_t n_tapes = *code++; n_tapes > 0; n_tapes--) {
-            uint32_t n = (uint32_t)*code++;
+            size_t n = (size_t)*code++;
             write_tape(w, code, n);
             code += 2 * n;
         }

@@ -208,7 +208,7 @@ static ms_status take_category(player *p, uint32_t category) {
 
 /* All stretches as they are where they take no part. */
 static void clear_points(ms_simulation *sim, const ms__step *step) {
-    for (uint32_t i = 0; i < step->n_segments; i++)
+    for (int64_t i = 0; i < sim->n_points; i++)
         sim->points[i] = (ms_simulation_point){.struct_bytes = sizeof *sim->points,
                                                .unit = step->segments[i].unit,
                                                .phase = (int32_t)step->segments[i].phase};
@@ -242,7 +242,7 @@ static ms_status play_step(player *p, ms_simulation *sim, int step) {
     p->n_ops = 0;
     begin_peak(p, 0);
     peak highest = p->peak;
-    for (uint32_t i = 0; i < p->step->n_segments && status == MS_OK; i++) {
+    for (int64_t i = 0; i < sim->n_points && status == MS_OK; i++) {
         if (!takes_part(p, &p->step->segments[i], step)) continue;
         int64_t before = time_now(p);
         begin_peak(p, i);
