@@ -144,7 +144,7 @@ static ms_profile *from_file(const char *path) {
 
 static double now_s(void) {
     struct timespec time;
-    (void)clock_gettime(CLOCK_MONOTONIC, &time);
+    (void)clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
     return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
@@ -173,7 +173,7 @@ static void measure(const ms_profile *profile, int64_t n_units, const char *what
         n_ops += s.n_ops;
     }
     double seconds = now_s() - start;
-    printf("%-22s %d simulations in %.3f s: %.3f ms each, %" PRId64 " units, %" PRId64 " operations a step\n", what,
+    printf("%-22s %d simulations in %.3f s of CPU time: %.3f ms each, %" PRId64 " units, %" PRId64 " operations a step\n", what,
            N_SIMULATIONS, seconds, seconds * 1e3 / N_SIMULATIONS, n_units, n_ops / N_SIMULATIONS);
     free(actions);
 }
