@@ -3,8 +3,9 @@
 set -eu
 seconds=$1 cmake=$2 ctest=$3
 
-echo "== properties of plans, many random profiles"
+echo "== properties of plans and steps, many random ones"
 MEMSCALE_PROP_N=20000 build/c/tests/memscale_prop
+MEMSCALE_PROP_N=20000 build/c/tests/memscale_step_prop
 
 echo "== ThreadSanitizer"
 sh tools/with_sanitizer.sh thread build/tsan "$cmake" "$ctest"

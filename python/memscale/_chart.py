@@ -22,18 +22,18 @@ class Bars:
         self.has_colour = has_colour()
 
     def bar(self, start: int, end: int, shaded: int = 0) -> str:
-        """One from start to end, and as a shade from there on."""
+        """One from start to end, and as a shade from there on. Of the smallest one something is seen."""
         if not self.n_cells:
             return ""
         cells = [" "] * (self.n_cells + 1)
-        first, eighths = start * self.n_cells // self.top, 8 * end * self.n_cells // self.top
-        last = eighths // 8
-        cells[first:last] = self.full * (last - first)
+        first, eighths = self._round(start, 1), self._round(end - start, 8)
+        if end > start:
+            whole, rest = divmod(max(eighths, 1), 8)
+            cells[first : first + whole] = self.full * whole
+            cells[first + whole : first + whole + 1] = self._part(rest, is_all=whole == 0)
         if shaded:
-            beyond = max(-(-shaded * self.n_cells // self.top), last + 1)
-            cells[last:beyond] = self.shade * (beyond - last)
-        elif end > start:
-            cells[last] = self._end(eighths % 8, is_all=last == first)
+            at, beyond = self._round(end, 1), self._round(shaded, 1)
+            cells[at : max(beyond, at + 1)] = self.shade * max(beyond - at, 1)
         return self._with_limit(cells[: self.n_cells + 1])
 
     def axis(self, text: str, indent: int, width: int) -> str:
@@ -41,10 +41,14 @@ class Bars:
         at = indent + self.limit_cell
         return " " * (at if at + len(text) <= width else at + 1 - len(text)) + text if self.n_cells else ""
 
-    def _end(self, eighths: int, is_all: bool) -> str:
-        """The last cell, which is filled in part; of the smallest bar something is seen."""
+    def _round(self, n_bytes: int, parts: int) -> int:
+        """Bytes as cells, or parts of cells."""
+        return (2 * n_bytes * self.n_cells * parts + self.top) // (2 * self.top)
+
+    def _part(self, eighths: int, is_all: bool) -> str:
+        """The last cell, which is filled in part."""
         if self.has_blocks:
-            return _BLOCKS[max(eighths, 1 if is_all else 0)]
+            return _BLOCKS[eighths]
         return self.full if eighths >= 4 else "." if is_all else " "
 
     def _with_limit(self, cells: list[str]) -> str:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import math
 import os
+import re
 import sys
 import textwrap
 import time
@@ -189,14 +191,14 @@ class _Estimator:
     ) -> None:
         self.request, self.device, self.subject, self.progress = request, device, subject, progress
         self.deadline = deadline
-        self.seconds = 0.0  # that a trace takes
+        self.seconds = math.inf  # that a trace takes; the first one also imports
         self.precision = request.precision or default_precision(device.capability)
         self.config = None if request.budget_gb is None else Config(memory_budget_gb=request.budget_gb)
         self.optimizer = request.optimizer or "adamw"
         self.known: dict[Any, Profile] = {}
 
     def estimate(self) -> Estimate:
-        step = self.subject.step(self.subject.batch)  # type: ignore[arg-type]
+        step = self.subject.step(self.subject.batch)
         if self.request.optimizer is None and step.optimizer is not None:
             self.optimizer = type(step.optimizer).__name__
         parameters = list(step.model.parameters())
@@ -224,7 +226,7 @@ class _Estimator:
             return self.known[batch, optimizer]
         start = time.monotonic()
         self.progress(f"tracing {self.request.model}" + (f", batch {batch}" if self.known else ""))
-        step = self.subject.step(batch)  # type: ignore[arg-type]
+        step = self.subject.step(batch)
         chosen = optimizer or self.request.optimizer
         if chosen is None and step.optimizer is not None:
             made = step.optimizer
@@ -232,7 +234,7 @@ class _Estimator:
             made = _subjects.make_optimizer(chosen or "adamw", step.model)
         found = _traced(self.subject.name, step, made, self.precision, self.request.gpu)
         self.known[batch, optimizer] = found
-        self.seconds = max(self.seconds, time.monotonic() - start)
+        self.seconds = min(self.seconds, time.monotonic() - start)
         return found
 
     def predict(self, known: Profile, recompute: str) -> Prediction:
@@ -254,10 +256,12 @@ class _Estimator:
             found.append(self.way({"recompute": stronger}, self.predict(known, stronger)))
         if self.can_shrink():
             found.append(self.largest_batch(known, said, stronger))
+        if self.device.kind != "cuda":
+            return found
         state_bytes = known.simulate(_units(self.request.recompute)).between_bytes
-        if not any(way.fits for way in found) and state_bytes <= said.usable_bytes:
+        if not any(way.fits for way in found) and self.optimizer == "adamw" and state_bytes <= said.usable_bytes:
             found += self.without_lists(stronger)
-        if not any(way.fits for way in found) and self.config is None and self.device.kind == "cuda":
+        if not any(way.fits for way in found) and self.config is None:
             found.append(self.larger_gpu(known))
         return found
 
@@ -280,7 +284,7 @@ class _Estimator:
 
     def largest_batch(self, known: Profile, said: Prediction, stronger: str | None) -> Way:
         """The largest batch that fits, as asked for, else with more recomputed."""
-        why = "no batch was found that fits"
+        why = "smaller batches were not tried, for want of time"
         for changes in ({}, {"recompute": stronger}) if stronger else ({},):
             recompute = changes.get("recompute") or self.request.recompute
             played, whole = known.simulate(_units(recompute)), self.predict(known, recompute)
@@ -293,7 +297,7 @@ class _Estimator:
             if found is not None:
                 text = "the largest batch" if is_largest else "larger ones were not tried"
                 return self.way({"batch": batch, **changes}, found, text)
-            why = "no batch fits" if is_largest else why
+            why = "no batch fits" if is_largest else "none was found that fits"
         return Way("--batch 1", why, False)
 
     def without_lists(self, stronger: str | None) -> list[Way]:
@@ -303,14 +307,14 @@ class _Estimator:
         tries: list[tuple[int | None, str]] = [(batch, asked)]
         tries += [(batch, stronger)] if stronger else []
         tries += [(1, stronger or asked)] if self.can_shrink() else []
-        for n, recompute in tries if self.optimizer in ("adamw", "adam") else ():
+        for n, recompute in tries:
             if (n, "adamw-fused") not in self.known and not self.has_time():
                 break
-            changes: dict[str, Any] = {"optimizer": "adamw-fused"}
-            changes |= {"recompute": recompute} if recompute != asked else {}
-            changes |= {"batch": n} if n != batch else {}
-            last = self.way(changes, self.predict(self.profile(n, "adamw-fused"), recompute))
-            if last.fits:
+            changes: dict[str, Any] = {"batch": n} if n != batch else {}
+            changes |= {"optimizer": "adamw-fused"} | ({"recompute": recompute} if recompute != asked else {})
+            with contextlib.suppress(MemScaleError):  # the model does not take this batch
+                last = self.way(changes, self.predict(self.profile(n, "adamw-fused"), recompute))
+            if last is not None and last.fits:
                 break
         return [last] if last else []
 
@@ -324,7 +328,10 @@ class _Estimator:
                 break
             share = (said.usable_bytes - low_bytes) * (high - low) // max(high_bytes - low_bytes, 1)
             batch = min(max(low + share, low + 1), high - 1)
-            tried = self.predict(self.profile(batch), recompute)
+            try:
+                tried = self.predict(self.profile(batch), recompute)
+            except MemScaleError:  # the model does not take this one
+                break
             if tried.fits:
                 low, low_bytes, best = batch, tried.reserved_bytes, tried
             else:
@@ -333,7 +340,7 @@ class _Estimator:
 
     def larger_gpu(self, known: Profile) -> Way:
         """The smallest GPU of the table on which it fits as it is."""
-        least = max(_LEAST_CAPABILITY.get(self.precision, 0), 0)
+        least = _LEAST_CAPABILITY.get(self.precision, 0)
         for row in sorted(_core.gpu_models(), key=lambda row: row["memory_bytes"]):
             device = _devices.find(str(row["key"]))
             if device.usable_bytes <= self.device.usable_bytes or device.capability < least:
@@ -346,7 +353,7 @@ class _Estimator:
         return Way("--gpu", "no GPU that is known has so much memory", False)
 
     def has_time(self) -> bool:
-        return time.monotonic() + 1.2 * self.seconds < self.deadline
+        return time.monotonic() + self.seconds < self.deadline
 
 
 def _traced(
@@ -410,6 +417,7 @@ _PARTS = (
 )
 _FITS, _FITS_NOT = "fits", "does not fit"
 _MAX_COLUMNS = 200
+_FIGURE = re.compile(r"(\d) (?=[kMGT]?B\b|[mu]?s\b|[BMk] param)")  # and its unit, which stay on one line
 
 
 def show(found: Estimate) -> None:
@@ -467,15 +475,16 @@ def _chart_lines(found: Estimate, width: int) -> Iterator[str]:
 def _facts(found: Estimate) -> list[tuple[str, str]]:
     said, played = found.prediction, found.simulation
     rows = [("peak", f"{size(said.peak_bytes)} ({size(said.low_bytes)} to {size(said.high_bytes)}) {_place(found)}")]
+    if played.first_peak_bytes > played.steady_peak_bytes:
+        rows.append(("", f"that is the first step; later ones take {size(played.steady_peak_bytes)}, as drawn"))
     if not _is_pass(said.place[1]):
         top = found.passes
         where = _inside(top.unit, top.phase, played).replace(f"in {top.phase} of", "in").removeprefix("in backward ")
         rows.append((top.phase, f"{size(top.peak_bytes)} {where}, {size(top.parts['activations'])} of it activations"))
-    if played.first_peak_bytes > played.steady_peak_bytes:
-        rows.append(("", f"that is the first step; later ones take {size(played.steady_peak_bytes)}, as drawn"))
     if found.device.kind == "cuda":
         rows.append(("reserved", f"{size(said.reserved_bytes)} by torch's allocator, if nothing limits it"))
-    rates = "this machine's measured rates" if found.device.rates.source else "the data sheet's rates"
+    rates = "the data sheet's rates" if found.device.kind == "cuda" else "a guess at its rates"
+    rates = "this machine's measured rates" if found.device.rates.source else rates
     rows.append(("step", f"{duration(said.step_seconds)}, modelled from {rates}, not measured"))
     rows += [("note", note) for note in found.notes]
     return [*rows, _verdict(found)]
@@ -525,18 +534,17 @@ def _way_text(way: Way) -> str:
 
 def _wrap(text: str, width: int, name: str = "", indent: int = 0) -> None:
     """A text beside a name. As a whole where the output is no terminal, to be searched."""
-    label = f"{name:<{indent}}"
+    label, text = f"{name:<{indent}}", _FIGURE.sub("\\1\xa0", text)
     if has_colour() and name in (_FITS, _FITS_NOT):
         label = f"{GREEN if name == _FITS else RED}{label}{PLAIN}"
     if not is_terminal(sys.stdout):
-        write(f"{label}{text}".rstrip())
+        found = [f"{label}{text}"]
     elif width - indent >= 24:
         first, *rest = textwrap.wrap(text, width - indent, break_on_hyphens=False) or [""]
-        write(f"{label}{first}".rstrip())
-        for line in rest:
-            write(f"{'':<{indent}}{line}")
+        found = [f"{label}{first}", *(f"{'':<{indent}}{line}" for line in rest)]
     else:
-        for line in textwrap.wrap(name.strip(), width):
-            write(line)
-        for line in textwrap.wrap(text, width, initial_indent="  " if name else "", subsequent_indent="  "):
-            write(line)
+        margin = "  " if name else ""
+        found = textwrap.wrap(name.strip(), width)
+        found += textwrap.wrap(text, width, initial_indent=margin, subsequent_indent="  ")
+    for line in found:
+        write(line.replace("\xa0", " ").rstrip())

@@ -146,7 +146,7 @@ _KINDS = {
     "ForCausalLM": "tokens",
     "ForMaskedLM": "tokens",
     "ForConditionalGeneration": "tokens",
-    "ForTokenClassification": "tokens",
+    "ForTokenClassification": "classes",
     "ForSequenceClassification": "samples",
     "ForImageClassification": "samples",
 }
@@ -328,7 +328,7 @@ def make_batch(
 ) -> Batch:
     """Inputs and labels for a model with this configuration. For the meta device indices are on the CPU: a model may
     look at their values."""
-    samples = model_class is not None and _kind_of(model_class) == "samples"
+    kind = "tokens" if model_class is None else _kind_of(model_class)
     if takes_images(config, model_class):
         side = getattr(config, "image_size", 224)  # a convolutional network takes any
         side = side if isinstance(side, int) else side[0]
@@ -341,7 +341,9 @@ def make_batch(
     if _takes_speech(config):
         frames = 2 * config.max_source_positions
         return {"input_features": _noise((batch, config.num_mel_bins, frames), device, dtype), "labels": ids}
-    return {"input_ids": ids, "labels": _classes(config, batch, ids.device) if samples else ids.clone()}
+    if kind == "samples":
+        return {"input_ids": ids, "labels": _classes(config, batch, ids.device)}
+    return {"input_ids": ids, "labels": ids.clone() if kind == "tokens" else torch.zeros_like(ids)}
 
 
 def _noise(shape: tuple[int, ...], device: str, dtype: torch.dtype) -> torch.Tensor:

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from ._core import tensors_in
+
 _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 Made = tuple[torch.Size, tuple[int, ...], torch.dtype]
 
@@ -39,8 +41,8 @@ class ShapeCache:
         if known is not None:
             return _again(known)
         output = func(*args, **kwargs)
-        if not _storages(output).isdisjoint(_storages((args, kwargs))):
-            self._fresh[func] = False  # its schema does not say so: _unsafe_view
+        if _shares_memory(output, (args, kwargs)):  # a view that is not declared as one: aten._unsafe_view
+            self._fresh[func] = False
             return output
         made = _describe(output)
         if made is not None:
@@ -55,12 +57,9 @@ def _is_fresh(func: Any) -> bool:
     return not aliases and not schema.is_mutable and tensors and len(schema.returns) > 0
 
 
-def _storages(value: Any) -> set[int]:
-    if isinstance(value, torch.Tensor):
-        return {value.untyped_storage()._cdata}
-    if isinstance(value, dict):
-        value = tuple(value.values())
-    return set().union(*map(_storages, value)) if isinstance(value, (tuple, list)) else set()
+def _shares_memory(output: Any, inputs: Any) -> bool:
+    known = {t.untyped_storage()._cdata for t in tensors_in(inputs)}
+    return any(t.untyped_storage()._cdata in known for t in tensors_in(output))
 
 
 def _key(value: Any) -> Any:

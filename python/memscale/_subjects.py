@@ -47,7 +47,8 @@ class Named:
     resizable = True
 
     def __init__(self, name: str, batch: int | None, seq: int | None) -> None:
-        self.name, self.batch = name, batch or 1
+        self.name = name
+        self.batch: int | None = batch or 1
         self._model: Any = _models.make_model(name)
         self._config = self._model.config
         limit = _models.max_length(self._model)
@@ -64,9 +65,10 @@ class Named:
         if getattr(self._config, "quantization_config", None):
             self.notes.append("its configuration is of quantized weights; this is for training all of them unquantized")
 
-    def step(self, batch: int) -> Step:
-        sample = _models.make_batch(self._config, batch, self.seq or 0, model_class=type(self._model))
-        return Step(self._model, sample, None, self._text(batch, sample))
+    def step(self, batch: int | None) -> Step:
+        n = batch or 1
+        sample = _models.make_batch(self._config, n, self.seq or 0, model_class=type(self._model))
+        return Step(self._model, sample, None, self._text(n, sample))
 
     def _text(self, batch: int, sample: dict[str, torch.Tensor]) -> str:
         if "pixel_values" in sample:

@@ -279,19 +279,18 @@ def _predict(arguments: argparse.Namespace) -> int:
 
 
 def _list(
-    arguments: argparse.Namespace, key: str, rows: list[dict[str, Any]], line: Callable[[dict[str, Any]], Row]
+    arguments: argparse.Namespace, key: str, rows: list[dict[str, Any]], line: Callable[[dict[str, Any]], str]
 ) -> int:
     if arguments.json:
         write(json.dumps({key: rows}, indent=2))
-    else:
-        table("", map(line, rows))
+    for row in [] if arguments.json else rows:
+        write(line(row))
     return 0
 
 
-def _gpu_line(row: dict[str, Any]) -> Row:
-    name = row["name"].removeprefix("NVIDIA ")
-    return row["key"], f"{row['memory_bytes'] / 1e9:5.1f} GB  {row['precision']}  {name}"
+def _gpu_line(row: dict[str, Any]) -> str:
+    return f"{row['key']:<15} {row['memory_bytes'] / 1e9:6.1f} GB  {row['precision']}  {row['name']}"
 
 
-def _model_line(row: dict[str, Any]) -> Row:
-    return row["name"], row["class"] + (f", {row['seq']} tokens" if row["seq"] else "")
+def _model_line(row: dict[str, Any]) -> str:
+    return f"{row['name']:<14} {row['seq'] or '-':>5}  {row['class']}"

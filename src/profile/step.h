@@ -72,7 +72,7 @@ enum { MS__TERM_1, MS__TERM_B, MS__TERM_T, MS__TERM_BT, MS__TERM_TT, MS__TERM_BT
 typedef struct ms__step {
     int64_t *numbers;      /* sizes and costs at this shape, each once */
     int64_t *coefficients; /* MS__N_TERMS for each number, over `denominator`; NULL: only this shape is known. Within
-                            * the range of sizes, or less than 0 by no more */
+                            * the range of sizes, or less than 0 by no more. At this shape they give the numbers */
     int64_t denominator;   /* above 0 where there are coefficients */
     int64_t batch, length; /* this shape; 0: not said */
     ms__step_key *keys;

@@ -4,6 +4,7 @@
  * played, the lean ones and then the kept ones, which gives keys their numbers and finds out what a tape may not name.
  */
 #include "step_json.h"
+#include "terms.h"
 
 #define NOBODY UINT32_MAX
 
@@ -55,6 +56,18 @@ typedef struct reader {
 
 /* ---- Numbers and tables ---- */
 
+/* At the step's own shape they must give its numbers. */
+static ms_status check_coefficients(const ms__step *step) {
+    int64_t terms[MS__N_TERMS], value;
+    if (!ms__terms_of((ms__shape){step->batch, step->length}, terms))
+        return ms__fail(MS_E_LIMIT, "%lld x %lld is too large", (long long)step->batch, (long long)step->length);
+    for (uint32_t i = 0; i < step->n_numbers; i++)
+        if (!ms__terms_value(step->coefficients + (size_t)i * MS__N_TERMS, step->denominator, terms, &value) ||
+            value != step->numbers[i])
+            return ms__fail(MS_E_PARSE, "\"coefficients\" do not give number %u", i);
+    return MS_OK;
+}
+
 static ms_status read_shape(reader *r, const ms__json *object) {
     ms__step *step = &r->step;
     size_t n = 0, n_coefficients = 0;
@@ -72,7 +85,7 @@ static ms_status read_shape(reader *r, const ms__json *object) {
                                    &n_coefficients);
     if (status == MS_OK && n_coefficients != n * MS__N_TERMS)
         status = ms__fail(MS_E_PARSE, "\"coefficients\" must be %d for each number", MS__N_TERMS);
-    return status;
+    return status == MS_OK ? check_coefficients(step) : status;
 }
 
 /* An array of records with `width` whole numbers from 0 to `max` each. */

@@ -1,8 +1,9 @@
 /* sim.c - a training step under a plan: the memory it takes, where the peak is, and how long it takes.
  *
- * The segments of a profile's step are played in order, each in the variant that its unit's action asks for, for a few
- * steps: the first, which makes the optimizer's state, and later ones, until the allocator has settled. On a GPU,
- * blocks come from a model of torch's caching allocator, or, where only sizes matter, are rounded as it rounds.
+ * The segments of a profile's step are played in order, each in the variant that its unit's action asks for (so a plan
+ * that keeps everything, or nothing, plays what was traced), for a few steps: the first, which makes the optimizer's
+ * state, and later ones, until the allocator has settled. On a GPU, blocks come from a model of torch's caching
+ * allocator, or, where only sizes matter, are rounded as it rounds.
  *
  * Time: the host queues operations one after the other; the device starts each when it is queued and the one before is
  * done, and takes as long as its arithmetic or its memory traffic, whichever is longer.
@@ -21,6 +22,7 @@
 #define ROUND_BYTES 512
 #define N_STEPS 3
 #define NOT_THERE INT64_MIN
+#define NEVER INT32_MAX
 #define MAX_MULTIPROCESSORS INT64_C(1000000)
 #define ALL_FLAGS                                                                                                      \
     ((uint32_t)(MS_SIMULATE_ALLOCATOR | MS_SIMULATE_ENGINE_THREAD | MS_SIMULATE_FUSED | MS_SIMULATE_RESUMED |          \
@@ -47,14 +49,16 @@ typedef struct player {
     ms__allocator *allocator; /* NULL: sizes are added up */
     int64_t *blocks;          /* key -> block, or NOT_THERE */
     int64_t *scratch_bytes;   /* scratch -> bytes */
-    int32_t *released_in;     /* loose key -> the segment in which this plan releases it */
+    int64_t *busy_ns;         /* cost -> time on the device */
+    int32_t *released_in;     /* loose key -> the segment in which this plan releases it, or NEVER */
     int32_t *first_released;  /* segment -> its first loose key, or -1 */
     int32_t *next_released;   /* loose key -> the next of the same segment, or -1 */
     int64_t parts[MS_N_CATEGORIES];
-    int64_t held_bytes;    /* what the parts add up to, rounded */
-    int64_t allocated;     /* now */
-    peak peak;             /* of this segment; at the end, of the step */
-    bool has_workspace[2]; /* of the calling thread, and of the engine's */
+    int64_t held_bytes;               /* what the parts add up to, rounded */
+    int64_t allocated;                /* now */
+    peak peak;                        /* of this segment; at the end, of the step */
+    bool has_variant[MS__N_VARIANTS]; /* is there a unit that runs so? */
+    bool has_workspace[2];            /* of the calling thread, and of the engine's */
     clock now;
     int64_t n_ops;
 } player;
@@ -124,18 +128,16 @@ static ms_status take_workspace(player *p, const ms__segment *segment, int64_t i
 
 /* ---- Time ---- */
 
-static void run_op(player *p, const ms__step_cost *cost) {
-    const ms_rates *rates = p->request->rates;
+static void run_op(player *p, uint32_t index) {
+    clock *now = &p->now;
     p->n_ops++;
-    p->now.host_ns = ms__later(p->now.host_ns, rates->dispatch_ns);
-    if (cost->flags & MS__OP_VIEW) return;
-    int64_t busy = ms__op_busy_ns(rates, p->step, cost);
+    now->host_ns = ms__later(now->host_ns, p->request->rates->dispatch_ns);
+    if (p->step->costs[index].flags & MS__OP_VIEW) return;
     if (!on_gpu(p)) {
-        p->now.host_ns = ms__later(p->now.host_ns, busy);
+        now->host_ns = ms__later(now->host_ns, p->busy_ns[index]);
         return;
     }
-    if (p->now.device_ns < p->now.host_ns) p->now.device_ns = p->now.host_ns;
-    p->now.device_ns = ms__later(p->now.device_ns, busy);
+    now->device_ns = ms__later(now->device_ns < now->host_ns ? now->host_ns : now->device_ns, p->busy_ns[index]);
 }
 
 static int64_t time_now(const player *p) {
@@ -144,15 +146,17 @@ static int64_t time_now(const player *p) {
 
 /* ---- Playing ---- */
 
+/* What is between units is as in the kept step, unless all units are lean. */
 static int variant_of(const player *p, int32_t unit) {
-    if (unit < 0 || !p->step->has_lean || p->request->actions == NULL) return MS__KEPT;
+    if (unit < 0) return p->has_variant[MS__KEPT] ? MS__KEPT : MS__LEAN;
+    if (p->request->actions == NULL) return MS__KEPT;
     return p->request->actions[unit] == MS_ACTION_RECOMPUTE ? MS__LEAN : MS__KEPT;
 }
 
 /* Fused optimizers update in place, without temporaries. */
 static bool is_skipped(const player *p, const ms__segment *segment, const ms__step_event *event) {
     bool optimizer = segment->phase == MS_PHASE_OPTIMIZER_FIRST || segment->phase == MS_PHASE_OPTIMIZER;
-    return optimizer && p->request->flags & MS_SIMULATE_FUSED && event->kind <= MS__RELEASE &&
+    return optimizer && p->request->flags & MS_SIMULATE_FUSED && event->kind == MS__ALLOCATE &&
            p->step->keys[event->index].category == MS_CATEGORY_WORKING;
 }
 
@@ -169,7 +173,7 @@ static ms_status play_event(player *p, const ms__segment *segment, int64_t index
     case MS__RELEASE:
         return is_released_here(p, event->index, index) ? give_key(p, event->index) : MS_OK;
     case MS__OPERATION:
-        run_op(p, &p->step->costs[event->index]);
+        run_op(p, event->index);
         return p->step->costs[event->index].flags & MS__OP_MATRIX ? take_workspace(p, segment, index) : MS_OK;
     default:
         return take_transient(p, p->scratch_bytes[event->index], index);
@@ -258,29 +262,41 @@ static ms_status play_step(player *p, ms_simulation *sim, int step) {
 
 /* ---- Before and after ---- */
 
-/* The segment in which a loose key is released under this plan: the last of those that hold it. */
+/* The segment in which a loose key is released under this plan: the last of those that hold it. A unit holds it in its
+ * own variant; what is between units, or nobody at all, in each variant that the plan has. */
 static int32_t segment_of(const player *p, const ms__loose *loose) {
     int32_t last = -1, latest = -1;
     for (int v = 0; v < MS__N_VARIANTS; v++) {
-        int32_t at = loose->segment[v] < 0 ? (int32_t)p->step->n_segments - 1 : loose->segment[v];
-        int32_t unit = p->step->segments[at].unit;
+        bool never = loose->segment[v] < 0;
+        int32_t at = never ? NEVER : loose->segment[v], unit = never ? -1 : p->step->segments[at].unit;
+        bool holds = unit < 0 ? p->has_variant[v] : variant_of(p, unit) == v;
         if (at > latest) latest = at;
-        if ((unit < 0 || variant_of(p, unit) == v) && at > last) last = at;
+        if (holds && at > last) last = at;
     }
     return last < 0 ? latest : last;
 }
 
+static void find_variants(player *p) {
+    for (uint32_t i = 0; i < p->step->n_segments; i++)
+        if (p->step->segments[i].unit >= 0) p->has_variant[variant_of(p, p->step->segments[i].unit)] = true;
+    if (!p->has_variant[MS__LEAN]) p->has_variant[MS__KEPT] = true; /* no unit runs at all */
+}
+
 static ms_status prepare(player *p, ms__arena *arena) {
     const ms__step *step = p->step;
+    find_variants(p);
     p->blocks = ms__arena_array(arena, step->n_keys, sizeof *p->blocks);
     p->scratch_bytes = ms__arena_array(arena, step->n_scratches, sizeof *p->scratch_bytes);
+    p->busy_ns = ms__arena_array(arena, step->n_costs, sizeof *p->busy_ns);
     p->released_in = ms__arena_array(arena, step->n_loose, sizeof *p->released_in);
     p->first_released = ms__arena_array(arena, step->n_segments, sizeof *p->first_released);
     p->next_released = ms__arena_array(arena, step->n_loose, sizeof *p->next_released);
-    if (p->blocks == NULL || p->scratch_bytes == NULL || p->released_in == NULL || p->first_released == NULL ||
-        p->next_released == NULL)
+    if (p->blocks == NULL || p->scratch_bytes == NULL || p->busy_ns == NULL || p->released_in == NULL ||
+        p->first_released == NULL || p->next_released == NULL)
         return MS_E_NO_MEMORY;
     for (uint32_t k = 0; k < step->n_keys; k++) p->blocks[k] = NOT_THERE;
+    for (uint32_t i = 0; i < step->n_costs; i++)
+        p->busy_ns[i] = ms__op_busy_ns(p->request->rates, step, &step->costs[i]);
     for (uint32_t i = 0; i < step->n_scratches; i++) {
         int64_t n[MS__SCRATCH_NUMBERS];
         for (int j = 0; j < MS__SCRATCH_NUMBERS; j++) n[j] = step->numbers[step->scratches[i].n[j]];
@@ -290,6 +306,7 @@ static ms_status prepare(player *p, ms__arena *arena) {
     memset(p->first_released, 0xff, step->n_segments * sizeof *p->first_released);
     for (uint32_t i = 0; i < step->n_loose; i++) {
         int32_t at = p->released_in[i] = segment_of(p, &step->loose[i]);
+        if (at == NEVER) continue;
         p->next_released[i] = p->first_released[at];
         p->first_released[at] = (int32_t)i;
     }

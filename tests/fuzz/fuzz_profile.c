@@ -1,6 +1,6 @@
 /* fuzz_profile.c - any bytes as a profile. One that reads writes and reads back equal, and is what a plan takes: sizes
  * that a profile lets through are never out of a plan's range. If it has a step, that can be simulated, on any device
- * and in any way, with the same results for what was read back.
+ * and in any way, with the same results for what was read back; it has costs, frontiers, and perhaps other shapes.
  */
 #include "fuzz.h"
 
@@ -11,6 +11,7 @@
 
 #define BUDGET_BYTES ((int64_t)1 << 59)
 #define MAX_ACTIONS 256
+#define MAX_FRONTIERS 8 /* each walks the step */
 
 const char *const fuzz_dictionary[] = {"\"memscale_profile\": 1",
                                        "\"memscale_profile\": 2",
@@ -136,6 +137,34 @@ static uint64_t simulate_all(const ms_profile *profile) {
     return ms_hash64(&tight, sizeof tight, hash);
 }
 
+/* Another shape is a profile like any other, or out of range. */
+static void check_shapes(const ms_profile *profile) {
+    static const int64_t shapes[][2] = {{4, 128}, {8, 128}, {4, 129}, {1, 1}, {3, INT64_MAX}, {1 << 20, 1 << 20}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        ms_profile *other = NULL;
+        ms_status status = ms_profile_at(profile, shapes[i][0], shapes[i][1], &other);
+        REQUIRE(status == MS_OK || status == MS_E_INVALID || status == MS_E_LIMIT);
+        REQUIRE((status == MS_OK) == (other != NULL));
+        if (other == NULL) continue;
+        (void)simulate(other, 90, MS_SIMULATE_ALLOCATOR, 0, false);
+        (void)simulate(other, 0, 0, 0, true);
+        ms_profile_destroy(other);
+    }
+}
+
+static void check_frontiers(const ms_profile *profile) {
+    const ms_rates rates = {.struct_bytes = sizeof rates, .capability = 90, .fp32_gflops = 1, .memory_mb_per_s = 1};
+    for (int64_t unit = 0; unit < view_of(profile).n_units && unit < MAX_FRONTIERS; unit++) {
+        ms_frontier_point points[MS_FRONTIER_MAX_POINTS];
+        int64_t n = 0;
+        ms_status status = ms_profile_frontier(profile, unit, &rates, points, MS_FRONTIER_MAX_POINTS, &n);
+        REQUIRE(status == MS_OK || status == MS_E_INVALID);
+        for (int64_t i = 1; i < n; i++)
+            REQUIRE(points[i].kept_bytes >= points[i - 1].kept_bytes &&
+                    points[i].recompute_ns < points[i - 1].recompute_ns);
+    }
+}
+
 static void check_costs(const ms_profile *profile) {
     for (int64_t unit = -1; unit < view_of(profile).n_units && unit < MAX_ACTIONS; unit++) {
         for (int32_t phase = 0; phase < MS_N_PHASES; phase++) {
@@ -194,6 +223,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes) {
     check_round_trip(profile);
     check_plan(&view);
     check_costs(profile);
+    check_shapes(profile);
+    check_frontiers(profile);
     ms_profile_destroy(profile);
     return 0;
 }

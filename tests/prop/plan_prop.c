@@ -1,4 +1,4 @@
-/* plan_prop.c - laws of plans, on random models: MEMSCALE_PROP_N of them (2000), from MEMSCALE_PROP_SEED (1).
+/* plan_prop.c - laws of plans, on random models.
  *
  * The search counts in cells of a grid and rounds every size up. Its two ends are exact to the byte: everything kept,
  * and everything recomputed. Between them what holds, holds in cells; in bytes a sum of up to n + 1 sizes (all units,
@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "plan/plan.h"
+#include "random.h"
 
 #define MAX_UNITS 200
 #define MAX_SMALL 12 /* 2^12 plans are tried one by one */
@@ -34,37 +35,6 @@ typedef struct outcome {
     int64_t cost;
     int64_t smallest; /* where it does not fit: the peak that the error names */
 } outcome;
-
-static uint64_t random_state;
-static int64_t current_profile;
-
-#define LAW(condition)                                                                                                 \
-    ((condition) ? (void)0                                                                                             \
-                 : test_fail(__FILE__, __LINE__, "profile %lld: %s is false", (long long)current_profile, #condition))
-
-static int64_t setting(const char *name, int64_t otherwise) {
-    const char *text = getenv(name);
-    return text == NULL ? otherwise : strtoll(text, NULL, 10);
-}
-
-static uint64_t next_random(void) {
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return random_state;
-}
-
-/* From 0 to `most`. */
-static int64_t up_to(int64_t most) { return (int64_t)(next_random() % ((uint64_t)most + 1)); }
-
-static bool one_in(int64_t n) { return up_to(n - 1) == 0; }
-
-/* Each profile has a seed of its own, so that one can be looked at without those before it. */
-static void start_profile(int64_t index) {
-    current_profile = index;
-    random_state = ms_hash64(&index, sizeof index, (uint64_t)setting("MEMSCALE_PROP_SEED", 1)) | 1;
-    for (int i = 0; i < 4; i++) (void)next_random();
-}
 
 static int64_t round_up(int64_t bytes, int64_t cell) { return (bytes + cell - 1) / cell * cell; }
 
@@ -199,14 +169,12 @@ static outcome solve(const profile *p) {
     return out;
 }
 
-static int64_t n_profiles(void) { return setting("MEMSCALE_PROP_N", 2000); }
-
 /* A plan stays within its budget, and there is one for every budget that recomputing everything fits into. Where there
  * is none, the error names the smallest budget that is enough. */
 TEST(a_plan_stays_within_its_budget) {
     profile p;
-    for (int64_t i = 0; i < n_profiles(); i++) {
-        start_profile(i);
+    for (int64_t i = 0; i < n_cases(); i++) {
+        start_case(i);
         any_model(&p);
         outcome out = solve(&p);
         if (!out.fits) {
@@ -224,8 +192,8 @@ TEST(a_plan_stays_within_its_budget) {
 /* The fastest plan does nothing exactly where doing nothing fits. */
 TEST(the_fastest_plan_keeps_all_that_fits) {
     profile p;
-    for (int64_t i = 0; i < n_profiles(); i++) {
-        start_profile(i);
+    for (int64_t i = 0; i < n_cases(); i++) {
+        start_case(i);
         any_model(&p);
         p.request.flags = MS_PLAN_FASTEST;
         p.request.budget_bytes = baseline(&p) + (baseline(&p) == 0);
@@ -252,8 +220,8 @@ static bool solve_two(profile *p, outcome *small, outcome *large) {
 TEST(a_larger_budget_is_never_slower) {
     profile p;
     outcome small, large;
-    for (int64_t i = 0; i < n_profiles(); i++) {
-        start_profile(i);
+    for (int64_t i = 0; i < n_cases(); i++) {
+        start_case(i);
         any_model(&p);
         if (!solve_two(&p, &small, &large)) continue;
         LAW(large.cost <= small.cost);
@@ -267,8 +235,8 @@ TEST(a_smaller_budget_has_never_a_higher_peak) {
     profile p;
     outcome small, large;
     int64_t n_pairs = 0, n_higher = 0, most = 0;
-    for (int64_t i = 0; i < n_profiles(); i++) {
-        start_profile(i);
+    for (int64_t i = 0; i < n_cases(); i++) {
+        start_case(i);
         any_model(&p);
         if (!solve_two(&p, &small, &large)) continue;
         LAW(small.rounded_peak <= large.rounded_peak);
@@ -287,8 +255,8 @@ TEST(a_smaller_budget_has_never_a_higher_peak) {
 TEST(on_the_grid_that_holds_in_bytes) {
     profile p;
     outcome small, large;
-    for (int64_t i = 0; i < n_profiles(); i++) {
-        start_profile(i);
+    for (int64_t i = 0; i < n_cases(); i++) {
+        start_case(i);
         small_on_grid(&p);
         if (!solve_two(&p, &small, &large)) continue;
         LAW(small.summary.predicted_peak_bytes <= large.summary.predicted_peak_bytes);
@@ -307,8 +275,8 @@ static char *json_of(const profile *p) {
 /* The same request gives the same plan, wherever in memory it stands, and the plan survives its file. */
 TEST(the_same_request_gives_the_same_plan) {
     static profile first, second;
-    for (int64_t i = 0; i < n_profiles(); i++) {
-        start_profile(i);
+    for (int64_t i = 0; i < n_cases(); i++) {
+        start_case(i);
         any_model(&first);
         second = first;
         second.request.units = second.units;
@@ -394,8 +362,8 @@ static void check_optimal(const profile *p, const all_plans *all) {
 TEST(on_the_grid_a_plan_is_the_best_of_all) {
     static all_plans all;
     profile p;
-    for (int64_t i = 0; i < n_profiles(); i++) {
-        start_profile(i);
+    for (int64_t i = 0; i < n_cases(); i++) {
+        start_case(i);
         small_on_grid(&p);
         try_all_plans(&p, &all);
         check_optimal(&p, &all);
@@ -406,8 +374,8 @@ TEST(on_the_grid_a_plan_is_the_best_of_all) {
 TEST(off_the_grid_a_plan_is_nearly_the_best) {
     static all_plans all;
     profile p;
-    for (int64_t i = 0; i < n_profiles(); i++) {
-        start_profile(i);
+    for (int64_t i = 0; i < n_cases(); i++) {
+        start_case(i);
         random_model(&p, up_to(MAX_SMALL), 1 << (6 + up_to(14)), 1);
         p.request.flags = MS_PLAN_FASTEST;
         try_all_plans(&p, &all);

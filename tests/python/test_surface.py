@@ -66,7 +66,8 @@ def test_public_names_of_plan_and_executor():
 def test_commands():
     from memscale.cli import _parser
 
-    assert re.findall(r"^ {4}(\w+)", _parser().format_help(), re.MULTILINE) == ["env", "doctor", "calibrate"]
+    names = re.findall(r"^ {4}(\w+)", _parser().format_help(), re.MULTILINE)
+    assert names == ["env", "doctor", "calibrate", "estimate"]
     assert 'memscale = "memscale.cli:main"' in (Path(__file__).parents[2] / "pyproject.toml").read_text()
 
 

@@ -16,7 +16,7 @@
 #include "profile/profile.h"
 #include "runner.h"
 
-#define SCRIPT_ITEMS 256
+#define SCRIPT_ITEMS 1024
 
 typedef struct script {
     ms_trace_event events[SCRIPT_ITEMS];

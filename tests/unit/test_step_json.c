@@ -156,9 +156,12 @@ TEST(keys_that_change_hands) {
 
 TEST(coefficients) {
     ms_profile *profile = two_unit_profile();
-    int64_t coefficients[5 * MS__N_TERMS];
-    for (int i = 0; i < 5 * MS__N_TERMS; i++) coefficients[i] = (i - 3) * INT64_C(1000000007);
+    int64_t coefficients[5 * MS__N_TERMS] = {0};
     CHECK_EQ_INT(profile->step->n_numbers, 5);
+    for (int i = 0; i < 5; i++) { /* 12 times the number at 4 x 128 */
+        coefficients[i * MS__N_TERMS + MS__TERM_BT] = profile->step->numbers[i] * 3;
+        coefficients[i * MS__N_TERMS + MS__TERM_1] = profile->step->numbers[i] * (12 - 3 * 4 * 128);
+    }
     profile->step->coefficients = coefficients;
     profile->step->denominator = 12;
     check_round_trip(profile);
@@ -318,7 +321,17 @@ TEST(wrong_values) {
 
 TEST(wrong_coefficients) {
     const char *six = "\"denominator\": 2, \"coefficients\": [1,2,3,4,5,6], \"costs\"";
+    char many[512] = "\"denominator\": 1, \"coefficients\": [1024,0,0,0,0,0,0, 512,0,0,0,0,0,0, 0,0,0,0,0,0,0,";
+    size_t n = strlen(many);
     check_refused(with("\"costs\"", six), MS_E_PARSE, "for each number");
+    (void)snprintf(many + n, sizeof many - n, "4096,0,0,0,0,0,0, 0,512,0,0,0,0,0], \"costs\"");
+    ms_profile_destroy(profile_of_text(with("\"costs\"", many))); /* 512 times the batch */
+    (void)snprintf(many + n, sizeof many - n, "4096,0,0,0,0,0,0, 0,513,0,0,0,0,0], \"costs\"");
+    check_refused(with("\"costs\"", many), MS_E_PARSE, "do not give number 4");
+    (void)snprintf(many + n, sizeof many - n, "4096,0,0,0,0,0,0, -1,0,0,0,0,0,0], \"costs\"");
+    check_refused(with("\"costs\"", many), MS_E_PARSE, "do not give number 4");
+    (void)snprintf(many + n, sizeof many - n, "4096,0,0,0,0,0,0, 9223372036854775807,0,0,0,0,0,0], \"costs\"");
+    check_refused(with("\"costs\"", many), MS_E_PARSE, "\"coefficients\": item 28");
     check_refused(with("\"costs\"", "\"denominator\": 2, \"costs\""), MS_E_PARSE, "\"coefficients\"");
     check_refused(with("\"costs\"", "\"coefficients\": [], \"costs\""), MS_E_PARSE, "\"denominator\"");
     check_refused(with("\"costs\"", "\"denominator\": 0, \"coefficients\": [], \"costs\""), MS_E_PARSE,

@@ -1,0 +1,353 @@
+/* step_prop.c - laws of steps and simulations, on random traces.
+ *
+ * A random model is written as two traces, kept and lean, and remembers which storages of theirs are the same thing.
+ * What a step takes is then counted from the trace itself, without keys, segments or variants: a simulation of a plan
+ * that keeps everything, or recomputes everything, must come to the same. Files must bring a step back bit for bit.
+ */
+#include "random.h"
+#include "steps.h"
+
+#include <string.h>
+
+#define MAX_UNITS 5
+#define MAX_THINGS SCRIPT_ITEMS
+#define N_STEPS 3
+
+/* What is allocated. */
+typedef struct thing {
+    int64_t n_bytes;
+    int64_t kind; /* as a trace says it */
+    int64_t born; /* the phase */
+    bool in[MS__N_VARIANTS], released[MS__N_VARIANTS];
+    int64_t storage[MS__N_VARIANTS];
+    uint32_t category;
+} thing;
+
+typedef struct model {
+    script traces[MS__N_VARIANTS];
+    thing things[MAX_THINGS];
+    int64_t thing_of[MS__N_VARIANTS][SCRIPT_ITEMS]; /* by storage */
+    int64_t n_things, n_units, phase;
+} model;
+
+/* ---- Random traces ---- */
+
+static bool has_room(const model *m) {
+    return m->traces[MS__KEPT].n_events < SCRIPT_ITEMS - 200 && m->traces[MS__LEAN].n_events < SCRIPT_ITEMS - 200;
+}
+
+static int64_t new_thing(model *m) {
+    static const int64_t kinds[] = {MS_CATEGORY_ACTIVATION, MS_CATEGORY_PARAMETER, MS_CATEGORY_BUFFER,
+                                    MS_CATEGORY_INPUT,      MS_CATEGORY_GRADIENT,  MS_CATEGORY_OPTIMIZER};
+    CHECK(m->n_things < MAX_THINGS);
+    thing *t = &m->things[m->n_things];
+    int64_t kind = m->phase == MS_PHASE_STATE || one_in(20) ? kinds[up_to(5)] : MS_CATEGORY_ACTIVATION;
+    *t = (thing){.n_bytes = one_in(10) ? up_to(3) : up_to(5000), .kind = kind, .born = m->phase};
+    return m->n_things++;
+}
+
+static void allocate(model *m, int variant, int64_t index) {
+    thing *t = &m->things[index];
+    t->in[variant] = true;
+    t->storage[variant] = take_as(&m->traces[variant], t->kind, t->n_bytes);
+    m->thing_of[variant][t->storage[variant]] = index;
+}
+
+static void release_some(model *m, int variant, int64_t rarity) {
+    for (int64_t i = 0; i < m->n_things; i++) {
+        thing *t = &m->things[i];
+        if (!t->in[variant] || t->released[variant] || !one_in(rarity)) continue;
+        t->released[variant] = true;
+        give(&m->traces[variant], t->storage[variant]);
+    }
+}
+
+static const char *random_name(void) {
+    static const char *const names[] = {"aten.relu.default", "aten.view.default", "aten.mul.Tensor", "mine"};
+    return names[up_to(3)];
+}
+
+/* What a recomputation does on its own. */
+static void repeat_unit(model *m, int64_t unit) {
+    script *lean = &m->traces[MS__LEAN];
+    repeating(lean, unit);
+    for (int64_t n = up_to(3); n > 0; n--) {
+        compute(lean, random_name());
+        if (one_in(2)) allocate(m, MS__LEAN, new_thing(m));
+        release_some(m, MS__LEAN, 12);
+    }
+    repeating(lean, -1);
+}
+
+/* An operation of both traces, which may keep different things of it. */
+static void operate(model *m) {
+    const char *name = random_name();
+    bool optimizer = m->phase >= MS_PHASE_OPTIMIZER_FIRST;
+    for (int v = 0; v < MS__N_VARIANTS; v++) compute(&m->traces[v], name);
+    for (int64_t n = up_to(2); n > 0; n--) {
+        int64_t index = new_thing(m);
+        for (int v = 0; v < MS__N_VARIANTS; v++) allocate(m, v, index);
+    }
+    if (!optimizer && one_in(10)) allocate(m, (int)up_to(1), new_thing(m)); /* one of them alone */
+    for (int v = 0; v < MS__N_VARIANTS; v++) release_some(m, v, 8);
+}
+
+static void take_turn(model *m, bool later) {
+    int64_t unit = up_to(m->n_units) - 1;
+    script *kept = &m->traces[MS__KEPT], *lean = &m->traces[MS__LEAN];
+    in_unit(kept, unit);
+    if (!later) in_unit(lean, unit);
+    if (!later && unit >= 0 && m->phase == MS_PHASE_BACKWARD && one_in(2)) repeat_unit(m, unit);
+    operate(m);
+    if (later) in_unit(lean, unit); /* the first operation counted as of the unit before */
+    if (later) operate(m);
+    while (one_in(2) && has_room(m)) operate(m);
+}
+
+static void random_model(model *m) {
+    memset(m, 0, sizeof *m);
+    m->n_units = up_to(MAX_UNITS);
+    for (int64_t n = up_to(5); n > 0; n--) {
+        int64_t index = new_thing(m);
+        for (int v = 0; v < MS__N_VARIANTS; v++) allocate(m, v, index);
+    }
+    for (m->phase = MS_PHASE_FORWARD; m->phase <= MS_PHASE_END; m->phase++) {
+        for (int v = 0; v < MS__N_VARIANTS; v++) in_phase(&m->traces[v], m->phase);
+        int64_t n_turns = up_to(8);
+        for (int64_t i = 0; i < n_turns && has_room(m); i++) take_turn(m, i > 0 && one_in(8));
+    }
+}
+
+static ms_profile *profile_of(model *m) {
+    static const char *const names[MAX_UNITS] = {"a", "b", "c", "d", "e"};
+    static const int64_t sizes[MAX_UNITS];
+    ms_trace traces[MS__N_VARIANTS] = {trace_of(&m->traces[0]), trace_of(&m->traces[1])};
+    ms_profile_request request = {.struct_bytes = sizeof request,
+                                  .unit_names = names,
+                                  .unit_param_bytes = sizes,
+                                  .n_units = m->n_units,
+                                  .kept = &traces[MS__KEPT],
+                                  .lean = &traces[MS__LEAN]};
+    ms_profile *profile = NULL;
+    CHECK_STATUS(ms_profile_from_traces(&request, &profile), MS_OK);
+    return profile;
+}
+
+/* ---- Counted from the trace ---- */
+
+typedef struct count {
+    int64_t state_bytes, first_peak, steady_peak, between_bytes, n_ops;
+} count;
+
+static void find_category(thing *t) {
+    int v = t->in[MS__KEPT] ? MS__KEPT : MS__LEAN;
+    bool stays = !t->released[v];
+    if (t->kind == MS_CATEGORY_PARAMETER || t->kind == MS_CATEGORY_BUFFER || t->kind == MS_CATEGORY_INPUT)
+        t->category = (uint32_t)t->kind;
+    else if (t->born <= MS_PHASE_LOSS)
+        t->category = stays ? MS_CATEGORY_BUFFER : MS_CATEGORY_ACTIVATION;
+    else if (t->born == MS_PHASE_BACKWARD)
+        t->category = stays ? MS_CATEGORY_GRADIENT : MS_CATEGORY_WORKING;
+    else
+        t->category = stays ? MS_CATEGORY_OPTIMIZER : MS_CATEGORY_WORKING;
+}
+
+/* Is this phase a part of the step? -1: before the first one. */
+static bool is_played(int64_t phase, int step, uint32_t flags) {
+    bool first = step == 0 && !(flags & MS_SIMULATE_RESUMED);
+    if (phase == MS_PHASE_STATE) return step < 0;
+    if (phase == MS_PHASE_OPTIMIZER_FIRST) return step >= 0 && first;
+    return step >= 0 && (phase != MS_PHASE_OPTIMIZER || !first);
+}
+
+typedef struct holder {
+    const model *m;
+    bool held[MAX_THINGS];
+    int64_t bytes, peak;
+} holder;
+
+static void hold(holder *h, int64_t index) {
+    int64_t with = h->bytes + h->m->things[index].n_bytes;
+    if (with > h->peak) h->peak = with;
+    if (!h->held[index]) h->bytes = with; /* else it was there for a moment */
+    h->held[index] = true;
+}
+
+static void let_go(holder *h, int64_t index) {
+    if (h->held[index]) h->bytes -= h->m->things[index].n_bytes;
+    h->held[index] = false;
+}
+
+static void let_go_of(holder *h, uint32_t category) {
+    for (int64_t i = 0; i < h->m->n_things; i++)
+        if (h->m->things[i].category == category) let_go(h, i);
+}
+
+/* One step as the trace has it. Returns the number of operations. */
+static int64_t count_step(holder *h, int variant, int step, uint32_t flags) {
+    const script *s = &h->m->traces[variant];
+    int64_t phase = MS_PHASE_STATE, n_ops = 0;
+    h->peak = h->bytes;
+    for (int64_t i = 0; i < s->n_events; i++) {
+        const ms_trace_event *e = &s->events[i];
+        if (e->kind == MS_TRACE_PHASE) phase = e->a;
+        if (!is_played(phase, step, flags)) continue;
+        n_ops += e->kind == MS_TRACE_OP;
+        if (e->kind != MS_TRACE_ALLOC && e->kind != MS_TRACE_FREE) continue;
+        int64_t index = h->m->thing_of[variant][e->a];
+        bool optimizer = phase == MS_PHASE_OPTIMIZER_FIRST || phase == MS_PHASE_OPTIMIZER;
+        bool none = optimizer && flags & MS_SIMULATE_FUSED && h->m->things[index].category == MS_CATEGORY_WORKING;
+        if (e->kind == MS_TRACE_ALLOC && !none) hold(h, index);
+        if (e->kind == MS_TRACE_FREE) let_go(h, index);
+    }
+    return n_ops;
+}
+
+static count count_trace(const model *m, int variant, uint32_t flags) {
+    count c = {0};
+    static holder h;
+    h = (holder){.m = m};
+    (void)count_step(&h, variant, -1, flags);
+    c.state_bytes = h.bytes;
+    for (int64_t i = 0; i < m->n_things && flags & MS_SIMULATE_RESUMED; i++)
+        if (m->things[i].category == MS_CATEGORY_OPTIMIZER) hold(&h, i);
+    for (int step = 0; step < N_STEPS; step++) {
+        c.n_ops = count_step(&h, variant, step, flags);
+        c.steady_peak = h.peak;
+        if (step == 0) c.first_peak = h.peak;
+        if (!(flags & MS_SIMULATE_KEEP_GRADIENTS)) let_go_of(&h, MS_CATEGORY_GRADIENT);
+        let_go_of(&h, MS_CATEGORY_ACTIVATION);
+        let_go_of(&h, MS_CATEGORY_WORKING);
+        c.between_bytes = h.bytes;
+    }
+    return c;
+}
+
+/* ---- Laws ---- */
+
+static ms_simulation *simulate(const ms_profile *profile, const int32_t *actions, int64_t capability, uint32_t flags) {
+    const ms_rates rates = {.struct_bytes = sizeof rates,
+                            .capability = capability,
+                            .fp32_gflops = 1000,
+                            .memory_mb_per_s = 1000,
+                            .launch_ns = 10,
+                            .dispatch_ns = 10};
+    const ms_simulation_request request = {.struct_bytes = sizeof request,
+                                           .profile = profile,
+                                           .actions = actions,
+                                           .n_actions = profile->n_units,
+                                           .rates = &rates,
+                                           .n_multiprocessors = 132,
+                                           .flags = flags};
+    ms_simulation *sim = NULL;
+    CHECK_STATUS(ms_simulate(&request, &sim), MS_OK);
+    return sim;
+}
+
+static ms_simulation_summary summary_of(const ms_simulation *sim) {
+    ms_simulation_summary summary = {.struct_bytes = sizeof summary};
+    CHECK_STATUS(ms_simulation_get(sim, &summary), MS_OK);
+    return summary;
+}
+
+static ms_simulation_point point_of(const ms_simulation *sim, int64_t index) {
+    ms_simulation_point point = {.struct_bytes = sizeof point};
+    CHECK_STATUS(ms_simulation_at(sim, index, &point), MS_OK);
+    return point;
+}
+
+TEST(a_plan_of_one_kind_plays_the_trace) {
+    static const uint32_t flags[] = {0, MS_SIMULATE_RESUMED, MS_SIMULATE_KEEP_GRADIENTS, MS_SIMULATE_FUSED,
+                                     MS_SIMULATE_RESUMED | MS_SIMULATE_KEEP_GRADIENTS | MS_SIMULATE_FUSED};
+    static model m;
+    for (int64_t i = 0; i < n_cases(); i++) {
+        start_case(i);
+        random_model(&m);
+        for (int64_t t = 0; t < m.n_things; t++) find_category(&m.things[t]);
+        ms_profile *profile = profile_of(&m);
+        bool runs = false; /* a unit */
+        for (uint32_t s = 0; s < profile->step->n_segments; s++) runs |= profile->step->segments[s].unit >= 0;
+        for (int j = 0; j < 5 * MS__N_VARIANTS; j++) {
+            int variant = runs ? j % MS__N_VARIANTS : MS__KEPT;
+            int32_t action = variant == MS__LEAN ? MS_ACTION_RECOMPUTE : MS_ACTION_KEEP;
+            const int32_t actions[MAX_UNITS] = {action, action, action, action, action};
+            count wanted = count_trace(&m, variant, flags[j / 2]);
+            ms_simulation *sim = simulate(profile, actions, 0, flags[j / 2]);
+            ms_simulation_summary s = summary_of(sim);
+            LAW(s.state_bytes == wanted.state_bytes);
+            LAW(s.first_peak_bytes == wanted.first_peak);
+            LAW(s.steady_peak_bytes == wanted.steady_peak);
+            LAW(s.between_bytes == wanted.between_bytes);
+            LAW(s.n_ops == wanted.n_ops);
+            ms_simulation_destroy(sim);
+        }
+        ms_profile_destroy(profile);
+    }
+}
+
+TEST(a_file_brings_the_step_back) {
+    static model m;
+    for (int64_t i = 0; i < n_cases(); i++) {
+        start_case(i);
+        random_model(&m);
+        ms_profile *profile = profile_of(&m), *back = NULL;
+        char *text = NULL, *again = NULL;
+        CHECK_STATUS(ms_profile_to_json(profile, &text), MS_OK);
+        CHECK_STATUS(ms_profile_from_json(text, strlen(text), &back), MS_OK);
+        check_same_step(profile->step, back->step);
+        CHECK_STATUS(ms_profile_to_json(back, &again), MS_OK);
+        LAW(strcmp(text, again) == 0);
+        ms_free(text);
+        ms_free(again);
+        ms_profile_destroy(profile);
+        ms_profile_destroy(back);
+    }
+}
+
+static void check_parts(const int64_t parts[MS_N_CATEGORIES], int64_t sum) {
+    for (int i = 0; i < MS_N_CATEGORIES; i++) {
+        LAW(parts[i] >= 0);
+        sum -= parts[i];
+    }
+    LAW(sum == 0);
+}
+
+/* Any plan: parts add up, no stretch is above the peak, and the allocator adds to what is asked for. */
+TEST(simulations_of_any_plan) {
+    static model m;
+    for (int64_t i = 0; i < n_cases(); i++) {
+        start_case(i);
+        random_model(&m);
+        ms_profile *profile = profile_of(&m);
+        int32_t actions[MAX_UNITS];
+        for (int u = 0; u < MAX_UNITS; u++) actions[u] = one_in(2) ? MS_ACTION_RECOMPUTE : MS_ACTION_KEEP;
+        uint32_t flags = (uint32_t)up_to(31) & ~(uint32_t)MS_SIMULATE_ALLOCATOR;
+        int64_t capability = one_in(3) ? 0 : 90, at_peak = 0;
+        ms_simulation *sim = simulate(profile, actions, capability, flags);
+        ms_simulation *with = simulate(profile, actions, capability, flags | MS_SIMULATE_ALLOCATOR);
+        ms_simulation_summary s = summary_of(sim), t = summary_of(with);
+        check_parts(s.parts, s.steady_peak_bytes);
+        check_parts(t.parts, t.steady_peak_bytes - t.unused_bytes);
+        LAW(t.steady_peak_bytes >= s.steady_peak_bytes && t.reserved_bytes >= t.steady_peak_bytes);
+        LAW(t.between_bytes >= s.between_bytes && s.between_bytes <= s.steady_peak_bytes);
+        LAW(s.step_ns == t.step_ns && s.n_ops == t.n_ops);
+        for (int64_t p = 0; p < ms_simulation_count(sim); p++) {
+            ms_simulation_point point = point_of(sim, p);
+            LAW(point.peak_bytes <= s.steady_peak_bytes && point.end_bytes <= point.peak_bytes);
+            check_parts(point.parts, point.peak_bytes);
+            at_peak += point.peak_bytes == s.steady_peak_bytes;
+        }
+        LAW(at_peak > 0 || s.peak_phase == MS_PHASE_STATE);
+        ms_simulation_destroy(sim);
+        ms_simulation_destroy(with);
+        ms_profile_destroy(profile);
+    }
+}
+
+SUITE(step_prop, CASE(a_plan_of_one_kind_plays_the_trace), CASE(a_file_brings_the_step_back),
+      CASE(simulations_of_any_plan));
+
+int main(int argc, char **argv) {
+    static const test_suite *const suites[] = {&step_prop_suite};
+    return test_main(suites, 1, 0, argc, argv);
+}
