@@ -433,8 +433,8 @@ typedef struct ms_profile_request {
 MS_API ms_status ms_profile_from_traces(const ms_profile_request *request, ms_profile **out_profile);
 
 /* One profile for all shapes, from profiles of the same model at a few (ms_profile_request.batch and .length), 2 to 32
- * of them. Every size and cost becomes a sum of the terms 1, b, t, bt, t^2, bt^2 and bp in batch b and length t, where p
- * is t rounded up to 32, as attention kernels pad it. Terms are taken in this order, each that the shapes tell from
+ * of them. Every size and cost becomes a sum of the terms 1, b, t, bt, t^2, bt^2 and bp in batch b and length t, where
+ * p is t rounded up to 32, as attention kernels pad it. Terms are taken in this order, each that the shapes tell from
  * those before; a number that is no such sum is tried with bp in place of one of them. So two batches at three lengths
  * tell everything, two batches how sizes grow with the batch. The last profile is not fitted but held against the
  * result: it has a batch that no other has if batches differ, and a length that no other has if lengths differ.
