@@ -22,7 +22,7 @@ class Device:
         kind: ``"cuda"`` or ``"cpu"``.
         name: as the driver or the table has it.
         usable_bytes: what torch's allocator can have there.
-        n_multiprocessors: of a GPU; 0 for a CPU.
+        n_multiprocessors: of a GPU; torch's threads on a CPU.
         rates: how fast it is.
     """
 
@@ -74,7 +74,8 @@ def _of_table(name: str) -> Device:
 def _this_cpu() -> Device:
     limit = int(_memory.host()["memory_limit_bytes"])
     measured = _calibrate.load("cpu")
-    return Device("cpu", "cpu", limit, 0, measured or _guess(0, limit, fp32=100, bandwidth=20_000, launch=0))
+    n_threads = int(torch.get_num_threads())
+    return Device("cpu", "cpu", limit, n_threads, measured or _guess(0, limit, fp32=100, bandwidth=20_000, launch=0))
 
 
 def _this_gpu(place: torch.device) -> Device:

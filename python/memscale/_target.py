@@ -243,17 +243,18 @@ class Rules(TorchFunctionMode):
     def _math(
         self, query: Any, key: Any, value: Any, mask: Any, dropout: float, is_causal: bool, scale: float | None
     ) -> torch.Tensor:
-        """Attention without a fused kernel, step by step as torch does it: 16 bits are computed in 32."""
-        dtype = query.dtype
-        query, key, value = (self._to_float(t) for t in (query, key, value))
+        """Attention without a fused kernel, step by step as torch does it: 16 bits are computed in 32, and what has a
+        name here lives as long there."""
+        wide_query, wide_key, wide_value = (self._to_float(t) for t in (query, key, value))
         root = (query.size(-1) ** -0.5 if scale is None else abs(scale)) ** 0.5
-        query = query * root
+        scaled = wide_query * root
         if is_causal:
-            mask = _bias(torch.ones(query.size(-2), key.size(-2), dtype=torch.bool, device="meta").tril(), query.dtype)
-        if key.size(-3) != query.size(-3):
+            mask = _bias(torch.ones(query.size(-2), key.size(-2), dtype=torch.bool, device="meta").tril(), scaled.dtype)
+        every_key, every_value = wide_key, wide_value
+        if key.dim() > 2 and key.size(-3) != query.size(-3):
             n = query.size(-3) // key.size(-3)
-            key, value = key.repeat_interleave(n, -3), value.repeat_interleave(n, -3)
-        scores = torch.matmul(query, (key * root).transpose(-2, -1))
+            every_key, every_value = wide_key.repeat_interleave(n, -3), wide_value.repeat_interleave(n, -3)
+        scores = torch.matmul(scaled, every_key.transpose(-2, -1) * root)
         if mask is not None:
             scores.add_(mask)
         scores = _SOFTMAX(scores, -1)
@@ -263,10 +264,8 @@ class Rules(TorchFunctionMode):
                 if self.target.kind == "cuda"
                 else torch.dropout(scores, dropout, True)
             )
-        returned = scores.to(dtype)  # torch returns them, too, and nobody takes them
-        mixed = torch.matmul(scores, value)
-        del scores, returned
-        return mixed.to(dtype)
+        _returned = scores.to(query.dtype)  # torch returns them, too, and nobody takes them
+        return torch.matmul(scores, every_value).to(query.dtype)
 
     def _kernel(self, query: Any, key: Any, mask: Any, gqa: bool) -> str:
         """The kernel that torch chooses on a GPU."""

@@ -1,7 +1,8 @@
 /* ops.c - the table of operations.
  *
  * Written from what torch's kernels are documented or seen to allocate. Sizes are exact where torch computes them from
- * shapes (reductions, attention), and estimates for convolutions, whose library chooses by measuring.
+ * shapes (reductions, attention), and estimates for convolutions, whose library chooses by measuring. On a CPU they are
+ * what torch 2.13 with oneDNN was seen to take.
  */
 #include "ops.h"
 
@@ -20,6 +21,11 @@ enum kind {
     EMBEDDING_BACKWARD,
     SOFTMAX_BACKWARD,
     SAFE_SOFTMAX,
+    BATCH_NORM_BACKWARD,
+    UPSAMPLE,
+    RECURRENT,
+    RECURRENT_BACKWARD,
+    POINTWISE,
     RANDOM
 };
 
@@ -47,6 +53,19 @@ static const struct {
     {"embedding_dense_backward", EMBEDDING_BACKWARD},
     {"_softmax_backward_data", SOFTMAX_BACKWARD},
     {"_safe_softmax", SAFE_SOFTMAX},
+    {"native_batch_norm_backward", BATCH_NORM_BACKWARD},
+    {"upsample_nearest2d", UPSAMPLE},
+    {"upsample_bilinear2d", UPSAMPLE},
+    {"mkldnn_rnn_layer", RECURRENT},
+    {"mkldnn_rnn_layer_backward", RECURRENT_BACKWARD},
+    {"add", POINTWISE},
+    {"add_", POINTWISE},
+    {"sub", POINTWISE},
+    {"sub_", POINTWISE},
+    {"mul", POINTWISE},
+    {"mul_", POINTWISE},
+    {"div", POINTWISE},
+    {"div_", POINTWISE},
     {"native_dropout", RANDOM},
     {"bernoulli", RANDOM},
     {"bernoulli_", RANDOM},
@@ -119,6 +138,11 @@ static int64_t dim_from_end(const ms__operand *t, int64_t back) {
 static void cost_product(const ms__operand *a, const ms__operand *b, ms__op_cost *out) {
     out->is_matrix = true;
     out->flops = times(times(2, elements(a)), dim_from_end(b, 0));
+    if (a->element_bytes != 2) return;
+    out->rule = MS__SCRATCH_PRODUCT16;
+    out->n[0] = dim_from_end(a, 1);
+    out->n[1] = dim_from_end(a, 0);
+    out->n[2] = dim_from_end(b, 0);
 }
 
 /* Queries [batch, heads, length, width], keys [batch, heads, length, width]. */
@@ -135,6 +159,14 @@ static void cost_attention(const ms__operand *q, const ms__operand *k, bool back
     out->n[3] = grouped ? times(times(heads, dim_from_end(k, 1)), times(dim_from_end(q, 0), q->element_bytes)) : 0;
 }
 
+static void cost_cpu_attention(const ms__operand *q, const ms__operand *k, bool backward, ms__op_cost *out) {
+    out->rule = MS__SCRATCH_CPU_ATTENTION;
+    out->n[0] = dim_from_end(q, 1);
+    out->n[1] = dim_from_end(k, 1);
+    out->n[2] = q->element_bytes;
+    out->n[3] = backward ? 0 : dim_from_end(q, 0);
+}
+
 /* Does the sum run over the last dimension? The shapes tell, but for squares: those are taken as sums over rows. */
 static bool reduces_last(const ms__operand *in, const ms__operand *out) {
     int64_t last = dim_from_end(in, 0);
@@ -144,14 +176,54 @@ static bool reduces_last(const ms__operand *in, const ms__operand *out) {
     return true;
 }
 
-static void cost_reduction(const ms__operand *in, const ms__operand *result, ms__op_cost *out) {
+static void cost_reduction(const ms__operand *in, const ms__operand *result, bool mean, ms__op_cost *out) {
     int64_t n_outputs = elements(result);
     if (n_outputs <= 0) return;
     out->rule = MS__SCRATCH_REDUCE;
     out->n[0] = n_outputs;
     out->n[1] = elements(in) / n_outputs;
     out->n[2] = reduces_last(in, result);
-    out->n[3] = in->element_bytes;
+    if (result->element_bytes > in->element_bytes || (mean && in->element_bytes == 2)) /* a copy to sum up */
+        out->n[3] = times(elements(in), result->element_bytes > 4 ? result->element_bytes : 4);
+}
+
+/* A CPU first copies operands that are not of the type that it computes in. */
+static void cost_pointwise(const ms__operand *inputs, int64_t n_inputs, const ms__operand *result, ms__op_cost *out) {
+    int64_t wanted = result->element_bytes, bytes = 0;
+    for (int64_t i = 0; i < n_inputs; i++)
+        if (wanted == 2 && inputs[i].element_bytes == 4 && inputs[i].n_dims > 0) wanted = 4;
+    for (int64_t i = 0; i < n_inputs; i++)
+        if (inputs[i].element_bytes != wanted) bytes = plus(bytes, times(elements(&inputs[i]), wanted));
+    if (bytes == 0) return;
+    out->rule = MS__SCRATCH_BYTES;
+    out->n[1] = bytes;
+}
+
+static void cost_convolution(const ms__operand *data, const ms__operand *weight, const ms__operand *result,
+                             bool backward, ms__op_cost *out) {
+    int64_t channels = weight->dims[0] > 0 ? weight->dims[0] : 1;
+    out->flops = times(times(backward ? 4 : 2, elements(result)), elements(weight) / channels);
+    out->rule = data->element_bytes == 2 ? MS__SCRATCH_CONVOLUTION16 : MS__SCRATCH_CONVOLUTION;
+    out->n[0] = bytes_of(data);
+    out->n[1] = bytes_of(result);
+    out->n[2] = bytes_of(weight);
+    out->n[3] = !backward ? 0 : data->dims[0] > 0 ? data->dims[0] : 1;
+}
+
+/* Kernels that take so many bytes, whatever the device is like. */
+static void cost_bytes(enum kind kind, const ms__operand *inputs, int64_t n_inputs, const ms__operand *outputs,
+                       ms__op_cost *out) {
+    int64_t in = bytes_of(&inputs[0]);
+    out->rule = MS__SCRATCH_BYTES;
+    if (kind == SOFTMAX_BACKWARD) out->n[0] = in;                                     /* the product of its operands */
+    if (kind == SAFE_SOFTMAX) out->n[0] = out->n[1] = elements(&inputs[0]);           /* which are minus infinity */
+    if (kind == BATCH_NORM_BACKWARD) out->n[1] = in;                                  /* a copy */
+    if (kind == UPSAMPLE && outputs != NULL) out->n[1] = plus(in, bytes_of(outputs)); /* both in another layout */
+    if (kind == EMBEDDING_BACKWARD && n_inputs >= 2)
+        out->n[0] = times(5, bytes_of(&inputs[1])); /* indices, sorted with their places, and room to sort */
+    if (kind == RECURRENT && outputs != NULL)       /* copies; in fp32 also the gates */
+        out->n[1] = plus(in, times(inputs[0].element_bytes > 2 ? 5 : 1, bytes_of(outputs)));
+    if (kind == RECURRENT_BACKWARD && n_inputs >= 8) out->n[1] = plus(in, times(5, bytes_of(&inputs[7])));
 }
 
 void ms__op_cost_of(const char *name, const ms__operand *inputs, int64_t n_inputs, const ms__operand *outputs,
@@ -171,29 +243,19 @@ void ms__op_cost_of(const char *name, const ms__operand *inputs, int64_t n_input
     if (kind == ATTENTION_BACKWARD && n_inputs >= 3) {
         cost_attention(&inputs[1], &inputs[2], true, out);
         out->rule = strstr(name, "efficient") != NULL ? MS__SCRATCH_EFFICIENT : MS__SCRATCH_FLASH;
-        if (strstr(name, "for_cpu") != NULL) out->rule = MS__SCRATCH_NONE;
     }
-    if (kind == REDUCTION && n_inputs >= 1 && n_outputs >= 1) cost_reduction(&inputs[0], &outputs[0], out);
+    if (strstr(name, "for_cpu") != NULL && n_inputs >= 3)
+        cost_cpu_attention(&inputs[kind == ATTENTION ? 0 : 1], &inputs[kind == ATTENTION ? 1 : 2], kind != ATTENTION,
+                           out);
+    if (kind == REDUCTION && n_inputs >= 1 && n_outputs >= 1)
+        cost_reduction(&inputs[0], &outputs[0], strncmp(name, "aten.mean", 9) == 0, out);
+    if (kind == POINTWISE && n_outputs >= 1) cost_pointwise(inputs, n_inputs, &outputs[0], out);
     out->is_random = kind == RANDOM;
-    if (kind >= EMBEDDING_BACKWARD && kind <= SAFE_SOFTMAX && n_inputs >= 1) {
-        out->rule = MS__SCRATCH_BYTES;
-        if (kind == SOFTMAX_BACKWARD) out->n[0] = bytes_of(&inputs[0]); /* the product of its operands */
-        if (kind == SAFE_SOFTMAX) out->n[0] = elements(&inputs[0]);     /* which are minus infinity */
-        if (kind == EMBEDDING_BACKWARD && n_inputs >= 2)
-            out->n[0] = times(5, bytes_of(&inputs[1])); /* indices, sorted with their places, and room to sort */
-    }
-    bool backward = kind == CONVOLUTION_BACKWARD;
-    if ((kind == CONVOLUTION && n_inputs >= 2 && n_outputs >= 1) || (backward && n_inputs >= 3)) {
-        const ms__operand *data = &inputs[backward ? 1 : 0], *weight = &inputs[backward ? 2 : 1];
-        const ms__operand *result = backward ? &inputs[0] : &outputs[0];
-        int64_t channels = weight->dims[0] > 0 ? weight->dims[0] : 1;
-        out->flops = times(times(backward ? 4 : 2, elements(result)), elements(weight) / channels);
-        out->rule = MS__SCRATCH_CONVOLUTION;
-        out->n[0] = bytes_of(data);
-        out->n[1] = bytes_of(result);
-        out->n[2] = bytes_of(weight);
-        out->n[3] = backward;
-    }
+    if (kind >= EMBEDDING_BACKWARD && kind <= RECURRENT_BACKWARD && n_inputs >= 1)
+        cost_bytes(kind, inputs, n_inputs, n_outputs > 0 ? outputs : NULL, out);
+    if (kind == CONVOLUTION && n_inputs >= 2 && n_outputs >= 1)
+        cost_convolution(&inputs[0], &inputs[1], &outputs[0], false, out);
+    if (kind == CONVOLUTION_BACKWARD && n_inputs >= 3) cost_convolution(&inputs[1], &inputs[2], &inputs[0], true, out);
 }
 
 /* ---- Memory that kernels take ---- */
@@ -246,9 +308,53 @@ static int64_t reduce_bytes(const int64_t n[MS__SCRATCH_NUMBERS], int64_t capabi
     return last ? bytes : times(bytes, width * vector);
 }
 
+/* Of each thread: a block of either matrix, of its share of the first once more if that is transposed, as gradients of
+ * weights have it, and of the result in fp32 if there is more than one block to sum up. */
+static int64_t product_bytes(const int64_t n[MS__SCRATCH_NUMBERS], int64_t n_threads) {
+    enum { BLOCK = 512, LINE = 128 };
+    int64_t rows = smaller(n[0], BLOCK), inner = smaller(n[1], BLOCK), columns = smaller(n[2], BLOCK);
+    int64_t share = smaller(ceil_div(n[0], larger(n_threads, 1)), BLOCK / 2);
+    return LINE * (rows + inner) + 2 * share * inner + (n[1] > BLOCK ? 4 * share * columns : 0);
+}
+
+/* Of each thread: a block of scores, in backward also of their gradients. */
+static int64_t cpu_attention_bytes(const int64_t n[MS__SCRATCH_NUMBERS]) {
+    int64_t block = n[0] >= 768 ? 256 : n[0] >= 192 ? 64 : 32;
+    int64_t rows = smaller(n[0], block), columns = smaller(n[1], 512);
+    bool narrow = n[2] == 2;
+    if (n[3] == 0) return times(rows * columns, narrow ? 16 : 8);
+    return plus(times(rows * 4, plus(columns + 2, n[3])), narrow ? 2 * rows * columns : 0);
+}
+
+/* oneDNN computes in a layout of its own: copies of everything come and go. */
+static int64_t cpu_convolution_bytes(const int64_t n[MS__SCRATCH_NUMBERS], bool narrow, int64_t n_threads) {
+    int64_t both = plus(n[0], n[1]);
+    if (n[3] <= 0) return larger(plus(n[0], n[2]), n[1]);
+    if (!narrow) return larger(both, n[2]);
+    return plus(both, plus(times(n_threads, both / n[3]), times(2, n[2]))); /* and gradients of weights in fp32 */
+}
+
+static int64_t cpu_bytes(enum ms__scratch_rule rule, const int64_t n[MS__SCRATCH_NUMBERS], int64_t n_threads) {
+    switch (rule) {
+    case MS__SCRATCH_REDUCE:
+        return n[3];
+    case MS__SCRATCH_BYTES:
+        return n[1];
+    case MS__SCRATCH_CONVOLUTION:
+    case MS__SCRATCH_CONVOLUTION16:
+        return cpu_convolution_bytes(n, rule == MS__SCRATCH_CONVOLUTION16, n_threads);
+    case MS__SCRATCH_PRODUCT16:
+        return times(n_threads, product_bytes(n, n_threads));
+    case MS__SCRATCH_CPU_ATTENTION:
+        return times(n_threads, cpu_attention_bytes(n));
+    default:
+        return 0;
+    }
+}
+
 int64_t ms__scratch_bytes(enum ms__scratch_rule rule, const int64_t n[MS__SCRATCH_NUMBERS], int64_t capability,
                           int64_t n_multiprocessors) {
-    if (capability <= 0) return 0;
+    if (capability <= 0) return cpu_bytes(rule, n, n_multiprocessors);
     switch (rule) {
     case MS__SCRATCH_REDUCE:
         return reduce_bytes(n, capability, n_multiprocessors);
@@ -256,11 +362,11 @@ int64_t ms__scratch_bytes(enum ms__scratch_rule rule, const int64_t n[MS__SCRATC
     case MS__SCRATCH_EFFICIENT:
         return plus(plus(times(times(n[0], 4), n[2] + 1), 256), times(2, n[3]));
     case MS__SCRATCH_CONVOLUTION: /* copies in another layout */
+    case MS__SCRATCH_CONVOLUTION16:
         return n[3] ? plus(times(2, n[0]), times(2, n[1])) : plus(n[0], n[1]);
     case MS__SCRATCH_BYTES:
         return n[0];
-    case MS__SCRATCH_NONE:
-        break;
+    default:
+        return 0;
     }
-    return 0;
 }

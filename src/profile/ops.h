@@ -16,11 +16,15 @@ typedef ms_trace_operand ms__operand;
 /* Memory that a kernel takes while it runs, by rule. What the rules need of the operands is in `n`. */
 enum ms__scratch_rule {
     MS__SCRATCH_NONE,
-    MS__SCRATCH_REDUCE,      /* outputs, inputs for each, is the fastest dimension reduced, element bytes */
-    MS__SCRATCH_FLASH,       /* rows (batch x heads x length), batch x heads, head width, bytes of expanded keys */
-    MS__SCRATCH_EFFICIENT,   /* the same */
-    MS__SCRATCH_CONVOLUTION, /* input bytes, output bytes, weight bytes, is it backward */
-    MS__SCRATCH_BYTES        /* bytes */
+    MS__SCRATCH_REDUCE,        /* outputs, inputs for each, is the fastest dimension reduced, bytes on a CPU */
+    MS__SCRATCH_FLASH,         /* rows (batch x heads x length), batch x heads, head width, bytes of expanded keys */
+    MS__SCRATCH_EFFICIENT,     /* the same */
+    MS__SCRATCH_CONVOLUTION,   /* input bytes, output bytes, weight bytes, the batch if it is backward or 0 */
+    MS__SCRATCH_BYTES,         /* bytes on a GPU, bytes on a CPU */
+    MS__SCRATCH_CONVOLUTION16, /* as MS__SCRATCH_CONVOLUTION, elements of 16 bits */
+    MS__SCRATCH_PRODUCT16,     /* rows, inner length and columns of a product of elements of 16 bits, on a CPU */
+    MS__SCRATCH_CPU_ATTENTION, /* length of queries, length of keys, element bytes, head width or 0 if it is backward */
+    MS__N_SCRATCH_RULES
 };
 
 #define MS__SCRATCH_NUMBERS 4
@@ -41,7 +45,8 @@ typedef struct ms__op_cost {
 void ms__op_cost_of(const char *name, const ms__operand *inputs, int64_t n_inputs, const ms__operand *outputs,
                     int64_t n_outputs, ms__op_cost *out);
 
-/* Bytes that the rule takes on a GPU with this many multiprocessors and threads on each; 0 on a CPU. */
+/* Bytes that the rule takes on a GPU with this capability and this many multiprocessors; capability 0: on a CPU with
+ * this many threads. */
 int64_t ms__scratch_bytes(enum ms__scratch_rule rule, const int64_t n[MS__SCRATCH_NUMBERS], int64_t capability,
                           int64_t n_multiprocessors);
 
