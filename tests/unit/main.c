@@ -12,6 +12,7 @@
     X(arena)                                                                                                           \
     X(vec)                                                                                                             \
     X(hash)                                                                                                            \
+    X(intern)                                                                                                          \
     X(json_read)                                                                                                       \
     X(json_write)                                                                                                      \
     X(prim)                                                                                                            \

@@ -13,8 +13,8 @@
 
 #include "common/json.h"
 #include "gpus.h"
+#include "shaped.h"
 #include "sim/allocator.h"
-#include "steps.h"
 #include "tree.h"
 
 #define TIMEOUT_S 60
@@ -250,6 +250,46 @@ TEST(steps) {
     ms_profile_destroy(shared_profile);
 }
 
+enum { N_SHAPES = 7 };
+
+static ms_profile *shared_profiles[N_SHAPES];
+
+static ms_status fit_shapes(void) {
+    ms_profile *fitted = NULL;
+    ms_status status = ms_profile_fit((const ms_profile *const *)shared_profiles, N_SHAPES, &fitted);
+    CHECK((status == MS_OK) == (fitted != NULL));
+    ms_profile_destroy(fitted);
+    return status;
+}
+
+static ms_status go_to_shape(void) {
+    ms_profile *other = NULL;
+    ms_status status = ms_profile_at(shared_profile, 5, 33, &other);
+    CHECK((status == MS_OK) == (other != NULL));
+    ms_profile_destroy(other);
+    return status;
+}
+
+static ms_status find_frontier(void) {
+    ms_rates rates = {.struct_bytes = sizeof rates, .fp32_gflops = 1, .memory_mb_per_s = 1};
+    ms_frontier_point points[MS_FRONTIER_MAX_POINTS];
+    int64_t n = -1;
+    ms_status status = ms_profile_frontier(shared_profile, 0, &rates, points, MS_FRONTIER_MAX_POINTS, &n);
+    CHECK((status == MS_OK) == (n > 0));
+    return status;
+}
+
+TEST(shapes_and_frontiers) {
+    static const ms__shape shapes[N_SHAPES] = {{2, 64}, {4, 64}, {2, 96}, {4, 96}, {2, 45}, {4, 45}, {3, 70}};
+    for (int i = 0; i < N_SHAPES; i++) shared_profiles[i] = shaped_profile(shapes[i], NOTHING_ODD);
+    check_every_failure(fit_shapes);
+    CHECK_STATUS(ms_profile_fit((const ms_profile *const *)shared_profiles, N_SHAPES, &shared_profile), MS_OK);
+    check_every_failure(go_to_shape);
+    check_every_failure(find_frontier);
+    for (int i = 0; i < N_SHAPES; i++) ms_profile_destroy(shared_profiles[i]);
+    ms_profile_destroy(shared_profile);
+}
+
 static ms_status read_hw(void) {
     ms_hw hw = {.struct_bytes = sizeof hw};
     return ms_hw_from_json(shared_text, strlen(shared_text), &hw);
@@ -417,8 +457,8 @@ TEST(gpu_use) {
 }
 
 SUITE(oom, CASE(json_read), CASE(plan_create), CASE(plans_as_files), CASE(profiles), CASE(steps),
-      CASE(hardware_records), CASE(rates), CASE(units_find), CASE(allocator), CASE(hw_detect), CASE(gpu_create),
-      CASE(gpu_use));
+      CASE(shapes_and_frontiers), CASE(hardware_records), CASE(rates), CASE(units_find), CASE(allocator),
+      CASE(hw_detect), CASE(gpu_create), CASE(gpu_use));
 
 int main(int argc, char **argv) {
     static const test_suite *const suites[] = {&oom_suite};
