@@ -173,8 +173,9 @@ static void measure(const ms_profile *profile, int64_t n_units, const char *what
         n_ops += s.n_ops;
     }
     double seconds = now_s() - start;
-    printf("%-22s %d simulations in %.3f s of CPU time: %.3f ms each, %" PRId64 " units, %" PRId64 " operations a step\n", what,
-           N_SIMULATIONS, seconds, seconds * 1e3 / N_SIMULATIONS, n_units, n_ops / N_SIMULATIONS);
+    printf("%-22s %d simulations in %.3f s of CPU time: %.3f ms each, %" PRId64 " units, %" PRId64
+           " operations a step\n",
+           what, N_SIMULATIONS, seconds, seconds * 1e3 / N_SIMULATIONS, n_units, n_ops / N_SIMULATIONS);
     free(actions);
 }
 
