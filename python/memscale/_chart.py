@@ -26,14 +26,13 @@ class Bars:
         if not self.n_cells:
             return ""
         cells = [" "] * (self.n_cells + 1)
-        first, eighths = self._round(start, 1), self._round(end - start, 8)
-        if end > start:
-            whole, rest = divmod(max(eighths, 1), 8)
-            cells[first : first + whole] = self.full * whole
-            cells[first + whole : first + whole + 1] = self._part(rest, is_all=whole == 0)
+        first = self._round(start, 1)
         if shaded:
-            at, beyond = self._round(end, 1), self._round(shaded, 1)
-            cells[at : max(beyond, at + 1)] = self.shade * max(beyond - at, 1)
+            last, beyond = self._round(end, 1), max(self._round(shaded, 1), self._round(end, 1) + 1)
+            cells[first:beyond] = self.full * (last - first) + self.shade * (beyond - last)
+        elif end > start:
+            whole, rest = divmod(max(self._round(end - start, 8), 1), 8)
+            cells[first : first + whole + 1] = self.full * whole + self._part(rest, is_all=whole == 0)
         return self._with_limit(cells[: self.n_cells + 1])
 
     def axis(self, text: str, indent: int, width: int) -> str:

@@ -284,20 +284,17 @@ class _Estimator:
 
     def largest_batch(self, known: Profile, said: Prediction, stronger: str | None) -> Way:
         """The largest batch that fits, as asked for, else with more recomputed."""
-        why = "smaller batches were not tried, for want of time"
+        why = ""
         for changes in ({}, {"recompute": stronger}) if stronger else ({},):
             recompute = changes.get("recompute") or self.request.recompute
             played, whole = known.simulate(_units(recompute)), self.predict(known, recompute)
             fixed = max([played.between_bytes, *(p.peak_bytes for p in played.timeline if not _is_pass(p.phase))])
             if fixed > said.usable_bytes:  # that is there with any batch
                 why = f"no batch fits: {size(fixed)} do not depend on it"
-            if fixed > said.usable_bytes or whole.fits:
-                continue
-            batch, is_largest, found = self.search_batch(whole, played.between_bytes, recompute)
-            if found is not None:
-                text = "the largest batch" if is_largest else "larger ones were not tried"
-                return self.way({"batch": batch, **changes}, found, text)
-            why = "no batch fits" if is_largest else "none was found that fits"
+            elif not whole.fits:
+                batch, why, found = self.search_batch(whole, played.between_bytes, recompute)
+                if found is not None:
+                    return self.way({"batch": batch, **changes}, found, why)
         return Way("--batch 1", why, False)
 
     def without_lists(self, stronger: str | None) -> list[Way]:
@@ -318,13 +315,13 @@ class _Estimator:
                 break
         return [last] if last else []
 
-    def search_batch(self, said: Prediction, fixed_bytes: int, recompute: str) -> tuple[int, bool, Prediction | None]:
-        """The largest batch between none, which takes what is fixed, and the one that does not fit. Peaks grow about
-        evenly, so where the limit lies between what two reserve is a good guess."""
+    def search_batch(self, said: Prediction, fixed_bytes: int, recompute: str) -> tuple[int, str, Prediction | None]:
+        """The largest batch between none, which takes what is fixed, and the one that does not fit, with what is known
+        of it. Peaks grow about evenly, so where the limit lies between what two reserve is a good guess."""
         low, low_bytes, best = 0, fixed_bytes, None
         high, high_bytes = int(self.subject.batch or 0), said.reserved_bytes
-        for _ in range(_MAX_TRIES):
-            if high - low <= 1 or not self.has_time():
+        for n_tried in range(_MAX_TRIES):
+            if high - low <= 1 or not self.has_time(for_sure=n_tried > 0):
                 break
             share = (said.usable_bytes - low_bytes) * (high - low) // max(high_bytes - low_bytes, 1)
             batch = min(max(low + share, low + 1), high - 1)
@@ -336,7 +333,9 @@ class _Estimator:
                 low, low_bytes, best = batch, tried.reserved_bytes, tried
             else:
                 high, high_bytes = batch, tried.reserved_bytes
-        return low, high - low <= 1, best
+        if high - low <= 1:
+            return low, "the largest batch" if best else "no batch fits", best
+        return low, "larger ones were not tried" if best else "none that fits was found in time", best
 
     def larger_gpu(self, known: Profile) -> Way:
         """The smallest GPU of the table on which it fits as it is."""
@@ -352,8 +351,9 @@ class _Estimator:
                 return Way(f"--gpu {row['key']}", text, True, found.peak_bytes, found.step_seconds)
         return Way("--gpu", "no GPU that is known has so much memory", False)
 
-    def has_time(self) -> bool:
-        return time.monotonic() + self.seconds < self.deadline
+    def has_time(self, for_sure: bool = True) -> bool:
+        """Is there time for one more trace, or at least to begin one?"""
+        return time.monotonic() + (self.seconds if for_sure else 0) < self.deadline
 
 
 def _traced(

@@ -121,6 +121,10 @@ static int64_t times(int64_t a, int64_t b) {
 
 static int64_t plus(int64_t a, int64_t b) { return a > INT64_MAX / 8 - b ? INT64_MAX / 8 : a + b; }
 
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
 static int64_t elements(const ms__operand *t) {
     int64_t n = 1;
     for (int i = 0; i < MS__MAX_DIMS; i++) n = times(n, t->dims[i]);
@@ -142,6 +146,7 @@ static void cost_product(const ms__operand *a, const ms__operand *b, ms__op_cost
     out->rule = MS__SCRATCH_PRODUCT16;
     out->n[0] = dim_from_end(a, 1);
     out->n[1] = dim_from_end(a, 0);
+    out->n[2] = dim_from_end(b, 0);
 }
 
 /* Queries [batch, heads, length, width], keys [batch, heads, length, width]. */
@@ -207,7 +212,7 @@ static void cost_convolution(const ms__operand *data, const ms__operand *weight,
     out->n[0] = bytes_of(data);
     out->n[1] = bytes_of(result);
     out->n[2] = bytes_of(weight);
-    out->n[3] = !backward ? 0 : data->dims[0] > 0 ? data->dims[0] : 1;
+    out->n[3] = !backward ? 0 : larger(times(1, data->dims[0]), 1);
 }
 
 /* Kernels that take so many bytes, whatever the device is like. */
@@ -268,10 +273,6 @@ static int64_t power_below(int64_t n) {
     return p;
 }
 
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
-static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
-
 static int64_t threads_of(int64_t capability) {
     if (capability == 75) return 1024;
     return capability == 86 || capability == 87 || capability == 89 || capability >= 120 ? 1536 : 2048;
@@ -308,11 +309,13 @@ static int64_t reduce_bytes(const int64_t n[MS__SCRATCH_NUMBERS], int64_t capabi
     return last ? bytes : times(bytes, width * vector);
 }
 
-/* Of each thread: a block of either matrix, and of the first once more as it is often transposed. */
-static int64_t product_bytes(int64_t rows, int64_t columns) {
-    enum { BLOCK = 512, LINE = 128, MAX_COLUMNS = 928 };
-    int64_t m = smaller(rows, BLOCK);
-    return LINE * (m + smaller(columns, BLOCK)) + m * smaller(columns, MAX_COLUMNS);
+/* Of each thread: a block of either matrix, of its share of the first once more if that is transposed, as gradients of
+ * weights have it, and of the result in fp32 if there is more than one block to sum up. */
+static int64_t product_bytes(const int64_t n[MS__SCRATCH_NUMBERS], int64_t n_threads) {
+    enum { BLOCK = 512, LINE = 128 };
+    int64_t rows = smaller(n[0], BLOCK), inner = smaller(n[1], BLOCK), columns = smaller(n[2], BLOCK);
+    int64_t share = smaller(ceil_div(n[0], larger(n_threads, 1)), BLOCK / 2);
+    return LINE * (rows + inner) + 2 * share * inner + (n[1] > BLOCK ? 4 * share * columns : 0);
 }
 
 /* Of each thread: a block of scores, in backward also of their gradients. */
@@ -342,7 +345,7 @@ static int64_t cpu_bytes(enum ms__scratch_rule rule, const int64_t n[MS__SCRATCH
     case MS__SCRATCH_CONVOLUTION16:
         return cpu_convolution_bytes(n, rule == MS__SCRATCH_CONVOLUTION16, n_threads);
     case MS__SCRATCH_PRODUCT16:
-        return times(n_threads, product_bytes(n[0], n[1]));
+        return times(n_threads, product_bytes(n, n_threads));
     case MS__SCRATCH_CPU_ATTENTION:
         return times(n_threads, cpu_attention_bytes(n));
     default:

@@ -22,7 +22,7 @@ enum ms__scratch_rule {
     MS__SCRATCH_CONVOLUTION,   /* input bytes, output bytes, weight bytes, the batch if it is backward or 0 */
     MS__SCRATCH_BYTES,         /* bytes on a GPU, bytes on a CPU */
     MS__SCRATCH_CONVOLUTION16, /* as MS__SCRATCH_CONVOLUTION, elements of 16 bits */
-    MS__SCRATCH_PRODUCT16,     /* rows and columns of the first matrix, elements of 16 bits: on a CPU */
+    MS__SCRATCH_PRODUCT16,     /* rows, inner length and columns of a product of elements of 16 bits, on a CPU */
     MS__SCRATCH_CPU_ATTENTION, /* length of queries, length of keys, element bytes, head width or 0 if it is backward */
     MS__N_SCRATCH_RULES
 };

@@ -119,7 +119,7 @@ static ms_status read_costs(reader *r, const ms__json *object) {
 static ms_status read_scratches(reader *r, const ms__json *object) {
     ms__step *step = &r->step;
     int64_t number = (int64_t)step->n_numbers - 1, *v;
-    const int64_t max[1 + MS__SCRATCH_NUMBERS] = {MS__SCRATCH_BYTES, number, number, number, number};
+    const int64_t max[1 + MS__SCRATCH_NUMBERS] = {MS__N_SCRATCH_RULES - 1, number, number, number, number};
     ms_status status = read_table(r, object, "scratches", 1 + MS__SCRATCH_NUMBERS, max, &v, &step->n_scratches);
     if (status != MS_OK) return status;
     step->scratches = ms__arena_array(r->arena, step->n_scratches, sizeof *step->scratches);

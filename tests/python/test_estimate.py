@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import textwrap
@@ -585,6 +586,13 @@ def test_the_largest_batch_is_the_largest(train, patient):
         assert not beyond.prediction.fits
 
 
+def test_out_of_time(train, monkeypatch):
+    monkeypatch.setattr(_estimate, "_SECONDS", 0)
+    found = _estimate.run(request(f"{train}:wide", batch=100, budget_gb=0.12))
+    assert [way.options for way in found.ways] == ["--recompute blocks", "--batch 1"]
+    assert found.ways[1].text == "none that fits was found in time"
+
+
 def test_nothing_fits(train, patient):
     """State alone is too much: no batch is tried, no list avoided; a GPU with more memory is named, where one may."""
     found = _estimate.run(request(f"{train}:wide", batch=8, budget_gb=0.02))
@@ -606,7 +614,7 @@ def test_a_model_that_does_not_take_small_batches(train, tmp_path, patient):
     text = "def picky(batch):\n    assert batch > 90\n    return wide(batch)\n"
     (tmp_path / f"{train}.py").write_text(f"{TRAIN}\n{text}")
     found = _estimate.run(request(f"{train}:picky", batch=100, budget_gb=0.12))
-    assert found.ways[1].text == "none was found that fits"
+    assert found.ways[1].text == "none that fits was found in time"
 
 
 # What a terminal gets
@@ -794,6 +802,54 @@ def test_progress_of_the_command(monkeypatch, tiny, capsys):
     said = []
     _estimate.run(request(tiny), said.append)
     assert said == [f"making {tiny}", f"tracing {tiny}"]
+
+
+# Documents
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = ("README.md", "docs/ESTIMATE.md")
+
+
+def test_every_command_in_a_document_is_one():
+    for document in DOCUMENTS:
+        lines = re.findall(
+            r"^(?:\$ |# train.py: )?(memscale estimate .*)$", (ROOT / document).read_text(), re.MULTILINE
+        )
+        assert lines
+        for line in lines:
+            assert cli._parser().parse_args(shlex.split(line)[1:]).model
+
+
+def test_the_example_of_the_readme(capsys, monkeypatch):
+    """As it is there, but for figures."""
+    monkeypatch.setenv("COLUMNS", "90")
+    text = re.search(r"```\n\$ memscale estimate (.*)\n([^`]*)```", (ROOT / "README.md").read_text())
+    code, output, errors = command(capsys, *shlex.split(text.group(1)))
+    assert (code, errors) == (0, "")
+
+    def words(lines):
+        return [re.sub(r"[^a-z]+", " ", line) for line in lines.splitlines()]
+
+    assert words(output) == words(text.group(2))
+
+
+def test_the_function_of_the_document(tmp_path, monkeypatch):
+    code = re.search(r"```python\n(.*?)```", (ROOT / "docs/ESTIMATE.md").read_text(), re.DOTALL).group(1)
+    model = """
+import torch
+
+class MyModel(torch.nn.Embedding):
+    def __init__(self):
+        super().__init__(100, 8)
+
+    def forward(self, input_ids, labels):
+        return super().forward(input_ids).sum()
+"""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "train_of_the_document", raising=False)
+    (tmp_path / "train_of_the_document.py").write_text(f"{model}\n{code}")
+    found = _estimate.run(request("train_of_the_document:build", batch=8, seq=1024))
+    assert (found.batch, found.seq, found.optimizer) == (8, 1024, "AdamW")
 
 
 # Manners

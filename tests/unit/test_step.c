@@ -214,7 +214,7 @@ TEST(what_occurs_often_is_there_once) {
     const ms__step *step = profile->step;
     CHECK_EQ_INT(step->n_costs, 1);
     CHECK_EQ_INT(step->n_scratches, 1);
-    CHECK_EQ_INT(step->n_numbers, 6); /* 4096, no flops, bytes; the rule's: 1024, 2048, no, 4 */
+    CHECK_EQ_INT(step->n_numbers, 5); /* 4096, no flops, bytes; the rule's: 1024, 2048, no, no */
     CHECK_EQ_INT(step->n_keys, 5);
     CHECK_EQ_INT(step->n_events, 20);
     ms_profile_destroy(profile);

@@ -312,11 +312,23 @@ TEST(wrong_values) {
     check_refused(with("[2,2,4,0]", "[2,2,65,0]"), MS_E_PARSE, "\"costs\"");
     check_refused(with("[2,2,4,0]", "[2,2,4,16]"), MS_E_PARSE, "\"costs\"");
     check_refused(with("[2,2,4,0]", "[2,2,4]"), MS_E_PARSE, "\"costs\"");
-    check_refused(with("\"scratches\": []", "\"scratches\": [6,0,0,0,0]"), MS_E_PARSE, "\"scratches\"");
     check_refused(with("\"scratches\": []", "\"scratches\": [1,0,0,0,5]"), MS_E_PARSE, "\"scratches\"");
     check_refused(with("[0,1,1,3,3", "[5,1,1,3,3"), MS_E_PARSE, "\"keys\"");
     check_refused(with("[0,1,1,3,3", "[0,8,1,3,3"), MS_E_PARSE, "\"keys\"");
     check_refused(with("[0,1,1,3,3", "[0,1,1,3,-3"), MS_E_PARSE, "\"keys\"");
+}
+
+/* Every rule is read, and the next one is not. */
+TEST(rules_of_scratches) {
+    for (int rule = 0; rule <= MS__N_SCRATCH_RULES; rule++) {
+        char scratch[64];
+        (void)snprintf(scratch, sizeof scratch, "\"scratches\": [%d,0,1,2,3]", rule);
+        const char *text = with("\"scratches\": []", scratch);
+        if (rule == MS__N_SCRATCH_RULES)
+            check_refused(text, MS_E_PARSE, "\"scratches\"");
+        else
+            ms_profile_destroy(profile_of_text(text));
+    }
 }
 
 TEST(wrong_coefficients) {
@@ -484,5 +496,6 @@ TEST(files_that_unfold) {
 SUITE(step_json, CASE(the_golden_step), CASE(one_variant), CASE(steps_of_little), CASE(costs_and_memory_inside_kernels),
       CASE(keys_that_change_hands), CASE(coefficients), CASE(equal_units_are_written_once),
       CASE(repeated_pairs_are_written_once), CASE(the_text_that_is_changed_reads), CASE(missing_and_unknown_keys),
-      CASE(wrong_values), CASE(wrong_coefficients), CASE(wrong_segments), CASE(wrong_tapes), CASE(wrong_names),
-      CASE(wrong_order), CASE(a_file_that_is_cut), CASE(sums_that_do_not_fit), CASE(files_that_unfold));
+      CASE(wrong_values), CASE(rules_of_scratches), CASE(wrong_coefficients), CASE(wrong_segments), CASE(wrong_tapes),
+      CASE(wrong_names), CASE(wrong_order), CASE(a_file_that_is_cut), CASE(sums_that_do_not_fit),
+      CASE(files_that_unfold));
