@@ -439,9 +439,9 @@ def _at_shapes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[Any,
     least = max(batch, 2)
     wanted = [(least, length), (2 * least, length), (3 * least, length)]
     if length >= 8:
-        half, quarter = length // 2, length // 4
+        quarter, half, most = (_part(length, parts) for parts in (1, 2, 3))
         wanted = [(b, t) for t in (length, half, quarter) for b in (least, 2 * least)]
-        wanted.append((3 * least, half + quarter))
+        wanted.append((3 * least, most))
 
     def resized(value: Any, new: tuple[int, int]) -> Any:
         if isinstance(value, torch.Tensor):
@@ -453,6 +453,13 @@ def _at_shapes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[Any,
         return value
 
     return [(resized(args, new), resized(kwargs, new)) for new in wanted]
+
+
+def _part(length: int, parts: int) -> int:
+    """About so many quarters of a length. Attention kernels pad to 32: longer lengths are padded by so different shares
+    that it cannot be taken for growth."""
+    part = length * parts // 4
+    return part if length < 64 else part // 32 * 32 + (24, 8, 16)[parts - 1]
 
 
 def _resize(tensor: torch.Tensor, old: tuple[int, int], new: tuple[int, int]) -> torch.Tensor:

@@ -2,6 +2,8 @@
 
 import json
 from array import array
+from fractions import Fraction
+from math import prod
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ import zoo
 from memscale import _core, _optimizers
 from memscale._target import Target
 from memscale._trace import Tracer
+from memscale.profiles import _part
 
 GPU = json.dumps(
     {
@@ -90,6 +93,26 @@ def test_images_have_a_batch_alone():
     assert simulations(fitted.at(9, 0)) == simulations(model.at(9, 0))
     with pytest.raises(ValueError, match="no other length than 0"):
         fitted.at(2, 1)
+
+
+def test_a_profile_at_shapes_that_it_chose():
+    """Of 64 tokens; what attention kernels pad is exact at any length."""
+    model = zoo.make("llama")
+    known = memscale.profile(model, language(1, 64), device="a100-80gb", shapes=True)
+    wanted = memscale.profile(model, language(5, 77), device="a100-80gb")
+    assert known.at(5, 77).peak_bytes == wanted.peak_bytes
+
+
+def test_lengths_that_tell_padding_from_growth():
+    """To three lengths padding is a square and a line; to the fourth it must not be."""
+    for length in (*range(8, 1100), 4096, 131072):
+        lengths = [_part(length, 1), _part(length, 2), length, _part(length, 3)]
+        assert len(set(lengths)) == 4
+        assert min(lengths) > 0
+        assert max(lengths) == length
+        fitted, last = lengths[:3], lengths[3]
+        shares = [prod(Fraction(last - m, n - m) for m in fitted if m != n) * (-n % 32) for n in fitted]
+        assert length < 64 or sum(shares) != -last % 32
 
 
 @pytest.fixture(scope="module")
