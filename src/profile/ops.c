@@ -226,9 +226,15 @@ static void cost_bytes(enum kind kind, const ms__operand *inputs, int64_t n_inpu
     if (kind == UPSAMPLE && outputs != NULL) out->n[1] = plus(in, bytes_of(outputs)); /* both in another layout */
     if (kind == EMBEDDING_BACKWARD && n_inputs >= 2)
         out->n[0] = times(5, bytes_of(&inputs[1])); /* indices, sorted with their places, and room to sort */
-    if (kind == RECURRENT && outputs != NULL)       /* copies; in fp32 also the gates */
-        out->n[1] = plus(in, times(inputs[0].element_bytes > 2 ? 5 : 1, bytes_of(outputs)));
-    if (kind == RECURRENT_BACKWARD && n_inputs >= 8) out->n[1] = plus(in, times(5, bytes_of(&inputs[7])));
+}
+
+/* A recurrent layer: copies of its weights and, as the batch comes first, of a gradient; gates or gradients in fp32. */
+static void cost_recurrent(const ms__operand *inputs, const ms__operand *result, bool backward, ms__op_cost *out) {
+    int64_t weights = plus(bytes_of(&inputs[1]), bytes_of(&inputs[2])), made = bytes_of(result);
+    bool narrow = inputs[0].element_bytes == 2;
+    out->rule = MS__SCRATCH_BYTES;
+    out->n[1] = plus(times(narrow && backward ? 3 : 1, weights), times(narrow ? 0 : 4, made));
+    if (backward) out->n[1] = plus(out->n[1], times(narrow ? 3 : 1, made));
 }
 
 void ms__op_cost_of(const char *name, const ms__operand *inputs, int64_t n_inputs, const ms__operand *outputs,
@@ -256,7 +262,9 @@ void ms__op_cost_of(const char *name, const ms__operand *inputs, int64_t n_input
         cost_reduction(&inputs[0], &outputs[0], strncmp(name, "aten.mean", 9) == 0, out);
     if (kind == POINTWISE && n_outputs >= 1) cost_pointwise(inputs, n_inputs, &outputs[0], out);
     out->is_random = kind == RANDOM;
-    if (kind >= EMBEDDING_BACKWARD && kind <= RECURRENT_BACKWARD && n_inputs >= 1)
+    if (kind == RECURRENT && n_inputs >= 3 && n_outputs >= 1) cost_recurrent(inputs, &outputs[0], false, out);
+    if (kind == RECURRENT_BACKWARD && n_inputs >= 8) cost_recurrent(inputs, &inputs[7], true, out);
+    if (kind >= EMBEDDING_BACKWARD && kind <= UPSAMPLE && n_inputs >= 1)
         cost_bytes(kind, inputs, n_inputs, n_outputs > 0 ? outputs : NULL, out);
     if (kind == CONVOLUTION && n_inputs >= 2 && n_outputs >= 1)
         cost_convolution(&inputs[0], &inputs[1], &outputs[0], false, out);
