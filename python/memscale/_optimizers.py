@@ -22,15 +22,17 @@ def maker_of(optimizer: torch.optim.Optimizer | None, on_gpu: bool) -> Maker:
     if optimizer is None:
         return lambda twins: torch.optim.AdamW(_trainable(twins), foreach=on_gpu)
 
+    lists = on_gpu and type(optimizer).__name__ != "Adafactor"  # of torch's own, the one that loops by default
+
     def make(twins: dict[int, nn.Parameter]) -> torch.optim.Optimizer:
         kind = type(optimizer)
-        groups = [_copy_group(group, twins, on_gpu) for group in optimizer.param_groups]
+        groups = [_copy_group(group, twins, lists) for group in optimizer.param_groups]
         groups = [group for group in groups if group["params"]]
         if not groups:
             raise MemScaleError("the optimizer holds none of this model's parameters")
         known = inspect.signature(kind.__init__).parameters
         options = {name: value for name, value in optimizer.defaults.items() if name in known}
-        return kind(groups, **_plain_options(options, on_gpu, known))
+        return kind(groups, **_plain_options(options, lists, known))
 
     return make
 

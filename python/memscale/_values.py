@@ -67,6 +67,8 @@ class Values:
         if schema.is_mutable:
             self._forget(args)
             return
+        if _IS_RANDOM in function.tags or "empty" in schema.name:
+            return
         outputs = output if isinstance(output, (tuple, list)) else (output,)
         wanted = _is_small if function in _CONSTANTS else _is_index
         if not any(isinstance(t, torch.Tensor) and t.is_meta and wanted(t) for t in outputs):
