@@ -13,6 +13,7 @@ import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 MAX_ELEMENTS = 1 << 22
+_IS_RANDOM = torch.Tag.nondeterministic_seeded
 _SCALARS = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.is_nonzero.default}
 _CONSTANTS = {torch.ops.aten.ones.default, torch.ops.aten.zeros.default, torch.ops.aten.full.default}
 
