@@ -42,15 +42,22 @@ def find(device: str | torch.device | None, model: nn.Module | None = None) -> D
     """A device by its name ("cpu", "cuda:1", "rtx3090"); None: where the model is."""
     if device is None:
         device = _where(model)
+    if not isinstance(device, (str, torch.device)):
+        raise TypeError(f"device must be a name or a torch.device, not {type(device).__name__}")
     if isinstance(device, str) and device.split(":")[0] not in ("cpu", "cuda"):
         return _of_table(device)
-    place = torch.device(device)
+    try:
+        place = torch.device(device)
+    except RuntimeError as error:
+        raise ValueError(f"device={device!r} is not allowed: {error}") from None
     if place.type == "cpu":
         return _this_cpu()
     if place.type != "cuda":
         raise MemScaleError(f"predictions are for CPUs and CUDA GPUs, not for '{place.type}'")
     if not torch.cuda.is_available():
         raise MemScaleError("there is no GPU here; name one that you mean, as device='rtx3090'")
+    if (place.index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"device={str(place)!r} is not allowed: there are {torch.cuda.device_count()} GPUs here")
     return _this_gpu(place)
 
 

@@ -20,7 +20,7 @@ def is_fused(optimizer: torch.optim.Optimizer | None) -> bool:
 def maker_of(optimizer: torch.optim.Optimizer | None, on_gpu: bool) -> Maker:
     """How to make an optimizer like this one for other parameters; without one, AdamW as torch makes it."""
     if optimizer is None:
-        return lambda twins: torch.optim.AdamW(_trainable(twins), foreach=on_gpu)
+        return lambda twins: torch.optim.AdamW(_trainable(twins), foreach=on_gpu) if twins else None
 
     lists = on_gpu and type(optimizer).__name__ != "Adafactor"  # of torch's own, the one that loops by default
 
@@ -32,9 +32,21 @@ def maker_of(optimizer: torch.optim.Optimizer | None, on_gpu: bool) -> Maker:
             raise MemScaleError("the optimizer holds none of this model's parameters")
         known = inspect.signature(kind.__init__).parameters
         options = {name: value for name, value in optimizer.defaults.items() if name in known}
-        return kind(groups, **_plain_options(options, lists, known))
+        try:
+            return kind(groups, **_plain_options(options, lists, known))
+        except Exception:  # it wants something that is not among its defaults
+            return _copy(optimizer, groups)
 
     return make
+
+
+def _copy(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    """The same optimizer over other parameters: without hooks, and without what others put on the instance."""
+    twin = object.__new__(type(optimizer))
+    plain = torch.optim.Optimizer([nn.Parameter(torch.empty(0))], optimizer.defaults)
+    vars(twin).update({name: value for name, value in vars(optimizer).items() if not callable(value)})
+    vars(twin).update(vars(plain), param_groups=groups)
+    return twin
 
 
 def _trainable(twins: dict[int, nn.Parameter]) -> list[nn.Parameter]:

@@ -56,10 +56,11 @@ _WIDEST = {
     "cuda": "addcdiv addcmul atan2 bilinear cross dot grid_sampler index_put scatter_add tensordot vdot",
     "cpu": "cat index_copy stack",
 }
-# What Python calls them otherwise.
+# What Python calls them otherwise, or calls to get there.
 _ALIASES = {
     "matmul": "__matmul__ __rmatmul__",
-    "linalg_multi_dot": "multi_dot",
+    "mm": "tensordot inner chain_matmul multi_dot linalg_multi_dot",
+    "bmm": "einsum",
     "pow": "__pow__ __rpow__",
     "reciprocal": "__rdiv__ __rtruediv__",
     "softmax": "softmin",
@@ -67,8 +68,9 @@ _ALIASES = {
 }
 
 
-def _functions(names: set[str]) -> set[Any]:
-    names = names.union(*(_ALIASES[name].split() for name in names & _ALIASES.keys()))
+def _functions(names: set[str], handled: set[str] | None = None) -> set[Any]:
+    others = set().union(*(_ALIASES[name].split() for name in names & _ALIASES.keys()))
+    names = names | (others - (handled or set()))
     return {getattr(place, name) for name in names for place in _PLACES if hasattr(place, name)}
 
 
@@ -80,7 +82,7 @@ def _lists(kind: str) -> tuple[set[Any], set[Any], set[Any]]:
     names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")]
     handled = {name[6:].split(".")[0] for name in names if known(name, key)}
     low, widest = handled & set(_LOW[kind].split()), handled & set(_WIDEST[kind].split())
-    return _functions(low), _functions(handled - low - widest), _functions(widest)
+    return _functions(low, handled), _functions(handled - low - widest, handled), _functions(widest, handled)
 
 
 _ATTENTION = nnf.scaled_dot_product_attention
@@ -88,6 +90,8 @@ _CROSS_ENTROPY = torch._C._nn.cross_entropy_loss
 _SOFTMAX = getattr(torch, "_safe_softmax", torch.softmax)  # of attention: zeros where everything is masked
 _DROPOUTS = {nnf.dropout, torch.dropout}
 
+# Losses whose sum lies in the memory of all that was summed up.
+_ROOMY_LOSSES = _functions({"mse_loss", "smooth_l1_loss", "soft_margin_loss"})
 # Recurrent layers of libraries, which say only in a run what they keep for backward.
 _RECURRENT = {
     "cuda": _functions({"lstm", "gru", "rnn_tanh", "rnn_relu"}),
@@ -142,7 +146,10 @@ class Rules(TorchFunctionMode):  # type: ignore[misc]
         args, kwargs = self._autocast(func, args, kwargs)
         if func is _ATTENTION:
             return self._attention(*args, **kwargs)
-        return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        if func in _ROOMY_LOSSES and result.dim() == 0:
+            result._memory = torch.empty(torch.broadcast_shapes(*(t.shape for t in args[:2])), device="meta")
+        return result
 
     def __enter__(self) -> Rules:
         self.depth += 1

@@ -26,7 +26,7 @@ from ._memory import tensor_bytes
 from ._shapes import ShapeCache
 from ._target import Rules, Target
 from ._units import find_units
-from ._values import Values
+from ._values import UnknownValueError, Values
 from .errors import MemScaleError
 
 # memscale.h: enum ms_trace_event_kind, ms_phase, ms_category.
@@ -38,7 +38,7 @@ _MAX_DIMS = 6
 _DETACH = torch.ops.aten.detach.default
 _LEAF = 1 << 62  # sequence numbers of the nodes that accumulate gradients are above this
 
-Maker = Callable[[dict[int, nn.Parameter]], torch.optim.Optimizer]
+Maker = Callable[[dict[int, nn.Parameter]], torch.optim.Optimizer | None]
 
 
 class Trace:
@@ -255,6 +255,44 @@ class _RunUnit:
             recorder.repeat(-1)
 
 
+@contextlib.contextmanager
+def _without_hooks(parameters: list[nn.Parameter]) -> Iterator[None]:
+    """No hooks on gradients: they may be somebody's optimizer."""
+    tables = [t for p in parameters for t in (p._backward_hooks, p._post_accumulate_grad_hooks) if t]
+    before = [dict(table) for table in tables]
+    for table in tables:
+        table.clear()
+    try:
+        yield
+    finally:
+        for table, hooks in zip(tables, before):
+            table.update(hooks)
+
+
+def _configs(model: nn.Module) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """What the configs of modules hold: some models note things there in their first forward."""
+    configs = {id(c): c for c in (vars(m).get("config") for m in model.modules()) if hasattr(c, "__dict__")}
+    return [(vars(config), dict(vars(config))) for config in configs.values()]
+
+
+def _check_loss(loss: Any) -> None:
+    if not isinstance(loss, torch.Tensor):
+        raise MemScaleError(f"loss must return a tensor, not {type(loss).__name__}")
+    if loss.numel() != 1 or not loss.requires_grad:
+        what = "has no gradient" if loss.numel() == 1 else f"has the shape {tuple(loss.shape)}"
+        raise MemScaleError(f"loss must return one number that depends on parameters; what it returned {what}")
+
+
+def _step(optimizer: torch.optim.Optimizer) -> None:
+    try:
+        optimizer.step()
+    except (MemScaleError, UnknownValueError):
+        raise
+    except Exception as error:
+        kind = type(optimizer).__name__
+        raise MemScaleError(f"a step of {kind} cannot be traced ({type(error).__name__}: {error})") from error
+
+
 class _CacheOff:
     """A pre-hook: no key-value cache, as while layers are recomputed."""
 
@@ -309,7 +347,7 @@ class Tracer:
         recorder = _Recorder(trace, "meta", recompute, self.unrepeatable, self._shapes)
         with self._prepared(recorder, lambda: Rules(self.target), use_cache):
             twins = self._to_meta(recorder)
-            args, kwargs = self._inputs_to_meta(recorder, args, kwargs)
+            args, kwargs = self._copy_inputs(recorder, args, kwargs, self._pure)
             run = self._evaluate if evaluation else self._run
             run(recorder, Rules(self.target), args, kwargs, loss_of)
             with recorder:
@@ -335,12 +373,12 @@ class Tracer:
         kind = parameters[0].device.type if parameters else "cpu"
         trace = Trace()
         recorder = _Recorder(trace, kind, recompute, self.unrepeatable)
-        randomness = _core.Randomness({p.device for p in parameters})
         gradients = [p.grad for p in parameters]
         wanted = self.target.autocast
         try:
-            with self._prepared(recorder, contextlib.nullcontext, use_cache):
-                self._count_real(recorder, args, kwargs)
+            with self._prepared(recorder, contextlib.nullcontext, use_cache), _without_hooks(parameters):
+                self._count_real(recorder)
+                args, kwargs = self._copy_inputs(recorder, args, kwargs, lambda t: t.detach().clone())
                 around = contextlib.nullcontext() if wanted is None else torch.autocast(kind, wanted)
                 run = self._evaluate if evaluation else self._run
                 run(recorder, around, args, kwargs, loss_of)
@@ -352,7 +390,6 @@ class Tracer:
         finally:
             for p, gradient in zip(parameters, gradients):
                 p.grad = gradient
-            randomness.restore()
         return trace
 
     # Before and after
@@ -361,6 +398,8 @@ class Tracer:
     def _prepared(self, recorder: _Recorder, around: Callable[[], Any], use_cache: bool) -> Iterator[None]:
         attachment = Attachment()
         state = _core.ModuleState(self.model)
+        configs = _configs(self.model)
+        randomness = _core.Randomness({p.device for p in self.model.parameters() if p.device.type != "meta"})
         state.enter()
         try:
             for index, (name, module) in enumerate(self.units.items()):
@@ -373,6 +412,10 @@ class Tracer:
         finally:
             attachment.undo()
             state.leave()
+            randomness.restore()
+            for config, values in configs:
+                config.clear()
+                config.update(values)
 
     def _run(self, recorder: _Recorder, around: Any, args: Any, kwargs: Any, loss_of: Any) -> None:
         with recorder:
@@ -382,6 +425,7 @@ class Tracer:
                 recorder.phase(LOSS)
                 loss = loss_of(output)
                 del output
+            _check_loss(loss)
             recorder.phase(BACKWARD)
             recorder.in_backward = True
             try:
@@ -403,7 +447,7 @@ class Tracer:
         for phase in (OPTIMIZER_FIRST, OPTIMIZER):
             recorder.phase(phase)
             if made is not None:
-                made.step()
+                _step(made)
         recorder.phase(END)
         self._kept = made  # its state must not die before the recorder stops
 
@@ -439,42 +483,46 @@ class Tracer:
                     vars(module)[name] = [meta(w, PARAMETER) if isinstance(w, torch.Tensor) else w for w in value]
         return list(made.values())
 
-    def _inputs_to_meta(self, recorder: _Recorder, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    def _copy_inputs(
+        self, recorder: _Recorder, args: Any, kwargs: Any, copy: Callable[[torch.Tensor], torch.Tensor]
+    ) -> tuple[Any, Any]:
+        """Inputs that a step may change, and give gradients to."""
         made: dict[int, torch.Tensor] = {}  # what is given twice, labels that are the input, say, is there once
 
         def twin_of(tensor: torch.Tensor) -> torch.Tensor:
-            twin = self._pure(tensor).requires_grad_(tensor.requires_grad)
+            twin = copy(tensor).requires_grad_(tensor.requires_grad)
             recorder.number(twin, INPUT)
             recorder.values.know(twin, tensor)
             return twin
 
-        def meta(value: Any) -> Any:
+        def copied(value: Any) -> Any:
             if isinstance(value, torch.Tensor):
                 if id(value) not in made:
                     made[id(value)] = twin_of(value)
                 return made[id(value)]
             if isinstance(value, dict):
-                return {key: meta(v) for key, v in value.items()}
+                return {key: copied(v) for key, v in value.items()}
             if isinstance(value, tuple) and hasattr(value, "_fields"):
-                return type(value)(*(meta(v) for v in value))
+                return type(value)(*(copied(v) for v in value))
             if isinstance(value, (list, tuple)):
-                return type(value)(meta(v) for v in value)
+                return type(value)(copied(v) for v in value)
             return value
 
-        return meta(tuple(args)), meta(dict(kwargs))
+        return copied(tuple(args)), copied(dict(kwargs))
 
     # Empirical
 
-    def _count_real(self, recorder: _Recorder, args: Any, kwargs: Any) -> None:
+    def _count_real(self, recorder: _Recorder) -> None:
         for module in self.model.modules():
             module._buffers.update({name: b.clone() for name, b in module._buffers.items() if b is not None})
+            for name, value in list(vars(module).items()):
+                if isinstance(value, torch.Tensor):
+                    vars(module)[name] = value.detach().clone().requires_grad_(value.requires_grad)
         for parameter in self.model.parameters():
             parameter.grad = None
             recorder.number(parameter, PARAMETER)
         for buffer in self.model.buffers():
             recorder.number(buffer, BUFFER)
-        for tensor in _core.tensors_in((args, kwargs)):
-            recorder.number(tensor, INPUT)
 
     def _twins_with_gradients(self, recorder: _Recorder, parameters: list[nn.Parameter]) -> dict[int, nn.Parameter]:
         twins = {}

@@ -301,6 +301,7 @@ def profile(
     from .api import check_arguments  # api makes the executor, which will ask for profiles
 
     settings, args, kwargs = check_arguments(model, sample_input, optimizer, config)
+    _check_options(loss, evaluation=evaluation, shapes=shapes)
     place = _devices.find(device, model)
     autocast, dtype = _precision(precision, place)
     tracer = Tracer(model, Target(place.kind, place.capability, autocast, dtype))
@@ -311,11 +312,21 @@ def profile(
     if not why:
         try:
             found = _profile_all(tracer, tracer.static, arguments, evaluation, samples)
+        except MemScaleError:  # it would not run either
+            raise
         except Exception as error:
             why = f"{type(error).__name__}: {error}" if not isinstance(error, UnknownValueError) else str(error)
             _check_fallback(model, settings, place, dtype, why, error)
     if not found:
-        found = _profile_all(tracer, tracer.empirical, arguments, evaluation, samples)
+        try:
+            found = _profile_all(tracer, tracer.empirical, arguments, evaluation, samples)
+        except MemScaleError:
+            raise
+        except Exception as error:
+            raise MemScaleError(
+                f"the model does not run on sample_input ({type(error).__name__}: {error}). Give a tensor, a tuple of "
+                "positional inputs or a dict of keyword inputs, on the model's device"
+            ) from error
     cores = _fit(found, *_shape(args, kwargs))
     return Profile(*cores, place, fused=_optimizers.is_fused(optimizer), why_empirical=why)
 
@@ -370,11 +381,19 @@ def predict_profile(known: Profile, config: Config | None = None, recompute: Col
     )
 
 
+def _check_options(loss: Any, **switches: Any) -> None:
+    if loss is not None and not callable(loss):
+        raise TypeError(f"loss must be a function of the model's output, not {type(loss).__name__}")
+    for name, value in switches.items():
+        if not isinstance(value, bool):
+            raise TypeError(f"{name} must be True or False, not {value!r}")
+
+
 def _precision(precision: str | None, place: Device) -> tuple[torch.dtype | None, torch.dtype | None]:
     if precision is None:
         active = torch.is_autocast_enabled(place.kind)
         return (torch.get_autocast_dtype(place.kind) if active else None), None
-    if precision not in _PRECISIONS:
+    if not isinstance(precision, str) or precision not in _PRECISIONS:
         raise ValueError(f"precision={precision!r} is not allowed; it must be one of {', '.join(_PRECISIONS)}")
     return _PRECISIONS[precision]
 
@@ -424,7 +443,8 @@ def _shape(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
     """Batch and length of an input: the first two dimensions of its first tensor, the second of indices only."""
     for tensor in _core.tensors_in((args, kwargs)):
         if tensor.dim() >= 1:
-            return int(tensor.shape[0]), int(tensor.shape[1]) if tensor.dim() == 2 else 0
+            has_length = tensor.dim() == 2 and not tensor.is_floating_point()
+            return int(tensor.shape[0]), int(tensor.shape[1]) if has_length else 0
     return 0, 0
 
 
@@ -500,7 +520,7 @@ def _check_fallback(
     reason = ""
     if not settings.use_empirical_fallback:
         reason = "config.use_empirical_fallback is off"
-    elif where != {place.kind}:
+    elif where and where != {place.kind}:
         reason = f"the model is not on the device that it is profiled for ({place.kind})"
     elif dtype is not None:
         reason = "the model is not in the precision that is asked for"

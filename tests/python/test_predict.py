@@ -1,0 +1,406 @@
+"""What is predicted on the CPU, against a meter that shares nothing with the profiler: 2 % for every kind of model."""
+
+import collections
+import contextlib
+import functools
+import gc
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+import memscale
+import sizes
+import zoo
+from memscale import _optimizers, _trace
+from memscale._target import Target
+from meter import Meter
+
+TOLERANCE = 0.02
+OPTIMIZERS = {
+    "adamw": torch.optim.AdamW,
+    "sgd": functools.partial(torch.optim.SGD, lr=1e-3, momentum=0.9),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread():
+    """Kernels take memory for every thread; with one, nobody waits for the other core."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    gc.freeze()  # what is there already need not be looked through after every test
+    yield
+    gc.unfreeze()
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def _as_users_train(_repeatable):
+    torch.use_deterministic_algorithms(False)
+
+
+def autocast(precision):
+    return torch.autocast("cpu", torch.bfloat16) if precision == "bf16" else contextlib.nullcontext()
+
+
+def train(build, batch, loss_of, precision, optimizer, recompute):
+    """Build a model and train it for three steps, under the meter."""
+    with Meter() as meter:
+        model = build()
+        args, kwargs = batch()
+        if recompute:
+            zoo.everything_recomputed(model)
+
+        def backward():
+            with autocast(precision):
+                loss = loss_of(model(*args, **kwargs))
+            loss.backward()
+
+        if recompute:  # units are checked in their first run; that is not every step's
+            backward()
+            model.zero_grad()
+        updater = OPTIMIZERS[optimizer]([p for p in model.parameters() if p.requires_grad])
+        for mark in ("first", "second", "steady"):
+            with meter.mark(mark):
+                backward()
+                updater.step()
+                updater.zero_grad()
+        if recompute:
+            memscale.detach(model)
+    return meter
+
+
+def assert_close(said, meter):
+    for mark, predicted in (("first", said.first_peak_bytes), ("steady", said.steady_peak_bytes)):
+        measured = meter[mark].peak
+        top = "\n".join(f"{n} {path}" for n, path in meter.at_peak(mark)[:20])
+        error = f"{mark} step: {predicted} predicted, {measured} measured ({predicted / measured - 1:+.2%})"
+        assert predicted == pytest.approx(measured, rel=TOLERANCE), f"{error}; at the peak:\n{top}"
+    assert said.between_bytes == pytest.approx(meter["steady"].after, rel=TOLERANCE)
+
+
+def check(build, batch, precision="fp32", optimizer="adamw", ways=(False, True), loss=sizes.loss_of, loss_of=None):
+    """Predict and measure. `loss_of`: what the training loop does, where that is not given to the profiler."""
+    model = build()
+    args, kwargs = batch()
+    updater = OPTIMIZERS[optimizer]([p for p in model.parameters() if p.requires_grad])
+    known = memscale.profile(model, args or kwargs, updater, loss=loss, precision=precision)
+    del model
+    for recompute in ways:
+        said = known.simulate("all" if recompute else ())
+        assert_close(said, train(build, batch, loss_of or loss, precision, optimizer, recompute))
+    return known
+
+
+def build_of(name, **changes):
+    return lambda: sizes.make(name, **changes)
+
+
+# ---- Kinds of models ----
+
+EMPIRICAL = {"mixtral", "lstm"}
+SHORT_IN_BF16 = {"gpt2", "llama", "resnet", "unet", "lstm", "mlp", "tuple"}
+
+
+def kinds():
+    found = []
+    for name, precision, optimizer in itertools.product(sizes.SIZES, ("fp32", "bf16"), OPTIMIZERS):
+        short = optimizer == ("adamw" if precision == "fp32" else "sgd")
+        short = short and (precision == "fp32" or name in SHORT_IN_BF16)
+        marks = () if short else pytest.mark.long
+        found.append(pytest.param(name, precision, optimizer, marks=marks, id=f"{name}-{precision}-{optimizer}"))
+    return found
+
+
+@pytest.mark.parametrize(("name", "precision", "optimizer"), kinds())
+def test_peaks(name, precision, optimizer):
+    known = check(build_of(name), lambda: sizes.batch_of(name), precision, optimizer)
+    assert known.source == ("empirical" if name in EMPIRICAL else "static")
+
+
+def test_sizes_are_megabytes():
+    """Errors of a few kilobytes must not pass for accuracy, nor parameters for activations."""
+    for name in ("gpt2", "resnet", "mlp"):
+        args, kwargs = sizes.batch_of(name)
+        parts = memscale.profile(sizes.make(name), args or kwargs, loss=sizes.loss_of).parts
+        assert parts["activations"] + parts["working"] > 2_000_000
+        assert parts["activations"] + parts["working"] > parts["parameters"]
+
+
+def test_kernels_take_memory_for_every_thread():
+    torch.set_num_threads(2)
+    try:
+        check(build_of("mlp"), lambda: sizes.batch_of("mlp"), "bf16")
+    finally:
+        torch.set_num_threads(1)
+
+
+def everything(output):
+    """What the profiler takes as the loss if nobody says: the sum of all outputs."""
+    parts = output if isinstance(output, tuple) else vars(output).values() if hasattr(output, "hidden") else (output,)
+    total = None
+    for part in parts:
+        if isinstance(part, torch.Tensor):
+            total = part.sum() if total is None else total + part.sum()
+    return total
+
+
+@pytest.mark.parametrize("name", ["mlp", "unet", "tuple", "dataclass"])
+def test_a_model_without_a_loss(name):
+    check(build_of(name), lambda: sizes.batch_of(name), loss=None, loss_of=everything, ways=(False,))
+
+
+def test_pure_bf16():
+    """The model itself in bf16: said by name, and seen."""
+    name = "gpt2"
+    args, kwargs = sizes.batch_of(name)
+    said = memscale.profile(sizes.make(name), args or kwargs, precision="pure-bf16").simulate()
+    seen = memscale.profile(sizes.make(name).bfloat16(), args or kwargs).simulate()
+    assert said == seen
+    assert_close(
+        seen,
+        train(lambda: sizes.make(name).bfloat16(), lambda: sizes.batch_of(name), sizes.loss_of, "", "adamw", False),
+    )
+
+
+def test_autocast_that_is_on_counts():
+    args, kwargs = sizes.batch_of("llama")
+    model = sizes.make("llama")
+    with torch.autocast("cpu", torch.bfloat16):
+        seen = memscale.profile(model, args or kwargs).simulate()
+    assert seen == memscale.profile(model, args or kwargs, precision="bf16").simulate()
+    assert seen != memscale.profile(model, args or kwargs).simulate()
+
+
+# ---- What autocast does, and the trace of a real step ----
+
+
+def made(trace):
+    """What a step allocates: by phase, within a recomputation or not, the operation and the bytes; small ones apart."""
+    names = [str(name).removeprefix("aten.").split(".")[0] for name in trace.names]
+    found, phase, repeated, operation = collections.Counter(), _trace.STATE, False, ""
+    for i in range(0, len(trace.events), 3):
+        kind, a, b = trace.events[i : i + 3]
+        if kind == _trace.PHASE:
+            phase = a
+        elif kind == _trace.REPEAT:
+            repeated = a >= 0
+        elif kind == _trace.OP:
+            operation = names[trace.ops[4 * a]]
+        elif kind == _trace.ALLOC and _trace.FORWARD <= phase <= _trace.BACKWARD and b >= 2048:
+            found[phase, repeated, operation, b] += 1
+    return found
+
+
+def assert_both_ways_give_the_same(model, batch, precision, *, by_name=True):
+    args, kwargs = batch
+    tracer = _trace.Tracer(model, Target("cpu", 0, torch.bfloat16 if precision == "bf16" else None))
+    for recompute in (False, True):
+        arguments = (args, kwargs, sizes.loss_of, _optimizers.maker_of(None, False))
+        static, real = (made(trace(*arguments, recompute=recompute)) for trace in (tracer.static, tracer.empirical))
+        if not by_name:
+            static, real = (sorted((*key[:2], key[3]) for key in counts.elements()) for counts in (static, real))
+        assert static == real, f"recompute={recompute}"
+
+
+def alike():
+    """Without dropout: torch adds masks to scores in place, but not while somebody watches."""
+    found = []
+    for name, precision in itertools.product(sizes.SIZES, ("fp32", "bf16")):
+        if name not in EMPIRICAL:
+            marks = () if name in ("llama", "vit", "unet", "mlp", "tuple") else pytest.mark.long
+            found.append(pytest.param(name, precision, marks=marks, id=f"{name}-{precision}"))
+    return found
+
+
+@pytest.mark.parametrize(("name", "precision"), alike())
+def test_both_ways_give_the_same_trace(name, precision):
+    takes_dropout = name not in ("resnet", "unet", "lstm", "mlp", "tuple", "dataclass")
+    model = sizes.make(name, **({"dropout": 0.0} if takes_dropout else {}))
+    assert_both_ways_give_the_same(model, sizes.batch_of(name), precision)
+
+
+class Losses(nn.Module):
+    """A loss from torch.nn.functional on a projection; autocast treats each in its own way."""
+
+    def __init__(self, loss):
+        super().__init__()
+        self.linear, self.loss = nn.Linear(64, 64), loss
+
+    def forward(self, x, other):
+        return self.loss(self.linear(x), other)
+
+
+FLOATS, CLASSES = sizes.floats(64, 64), torch.arange(64)
+LOSSES = {
+    "cross_entropy": CLASSES,
+    "nll_loss": CLASSES,
+    "mse_loss": FLOATS,
+    "l1_loss": FLOATS,
+    "smooth_l1_loss": FLOATS,
+    "huber_loss": FLOATS,
+    "kl_div": FLOATS,
+    "binary_cross_entropy_with_logits": FLOATS.sigmoid(),
+    "soft_margin_loss": FLOATS.sign(),
+    "poisson_nll_loss": FLOATS.abs(),
+    "multilabel_soft_margin_loss": FLOATS.sigmoid(),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses_under_autocast(name):
+    loss = functools.partial(getattr(nn.functional, name), reduction="sum" if name == "kl_div" else "mean")
+    assert_both_ways_give_the_same(Losses(loss), ((FLOATS, LOSSES[name]), {}), "bf16", by_name=False)
+
+
+OPERATIONS = {
+    "cat of two types": lambda x, y: torch.cat([x, y], -1),
+    "stack of two types": lambda x, y: torch.stack([x, y]),
+    "sum of two types": lambda x, y: x + y,
+    "softmax": lambda x, y: torch.softmax(y, -1),
+    "log_softmax": lambda x, y: nn.functional.log_softmax(y, -1),
+    "layer_norm": lambda x, y: nn.functional.layer_norm(y, (64,)),
+    "group_norm": lambda x, y: nn.functional.group_norm(y[:, :, None], 4),
+    "matmul": lambda x, y: x @ y.t(),
+    "baddbmm": lambda x, y: torch.baddbmm(x[None], x[None], y[None]),
+    "einsum": lambda x, y: torch.einsum("ij,kj->ik", x, y),
+    "bilinear upsampling": lambda x, y: nn.functional.interpolate(y[None, None], scale_factor=2.0, mode="bilinear"),
+    "prelu": lambda x, y: nn.functional.prelu(x, torch.ones(64, device=x.device)),
+    "power": lambda x, y: y**2,
+    "prod": lambda x, y: y.prod(-1),
+    "cumsum": lambda x, y: y.cumsum(-1),
+    "mean": lambda x, y: y.mean(0),
+    "convolution": lambda x, y: nn.functional.conv1d(x[None], y[:, :, None]),
+    "max_pool3d": lambda x, y: nn.functional.max_pool3d(y[None, None, None], (1, 2, 2)),
+    "cdist": lambda x, y: torch.cdist(x, y.float()),
+    "attention": lambda x, y: nn.functional.scaled_dot_product_attention(*(t[None, None] for t in (x, y, y))),
+}
+
+
+class Operation(nn.Module):
+    """An operation on a wide and a narrow tensor."""
+
+    def __init__(self, name):
+        super().__init__()
+        self.linear, self.operation = nn.Linear(64, 64), OPERATIONS[name]
+
+    def forward(self, x):
+        return self.operation(x * self.linear.weight, self.linear(x))
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_operations_under_autocast(name):
+    assert_both_ways_give_the_same(Operation(name), ((FLOATS,), {}), "bf16")
+
+
+# ---- Masks, dropout, attention (torch-notes, trap 12) ----
+
+
+def masked(kind, dtype=torch.int64):
+    """A batch with a mask: none, all ones, or padded."""
+
+    def batch():
+        args, kwargs = sizes.lm()
+        if kind != "none":
+            mask = torch.ones(sizes.B, sizes.T, dtype=dtype)
+            if kind == "padded":
+                mask[1:, -17:] = 0
+            kwargs["attention_mask"] = mask
+        return args, kwargs
+
+    return batch
+
+
+def attentions():
+    found = []
+    cases = itertools.product(("gpt2", "bert", "llama"), ("sdpa", "eager"), (0.0, 0.1), ("none", "ones", "padded"))
+    for i, (name, attention, dropout, mask) in enumerate(cases):
+        marks = () if i % 5 == 1 else pytest.mark.long  # every value of every axis is among them
+        case_id = f"{name}-{attention}-{dropout}-{mask}"
+        found.append(pytest.param(name, attention, dropout, mask, marks=marks, id=case_id))
+    return found
+
+
+@pytest.mark.parametrize(("name", "attention", "dropout", "mask"), attentions())
+def test_attention(name, attention, dropout, mask):
+    build = build_of(name, dropout=dropout, attn_implementation=attention)
+    assert check(build, masked(mask), ways=(False,)).source == "static"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["gpt2", "bert", "llama"])
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("mask", ["none", "padded"])
+def test_attention_in_bf16_and_recomputed(name, attention, mask):
+    check(build_of(name, dropout=0.1, attn_implementation=attention), masked(mask), "bf16")
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool])
+def test_types_of_masks(dtype):
+    check(build_of("bert", dropout=0.0), masked("padded", dtype), ways=(False,))
+
+
+def test_what_the_mask_says_matters():
+    """All ones is no mask: torch then needs none either. On the meta device nobody can tell: then it is one."""
+    model = sizes.make("llama")
+
+    def peak(kind, device="cpu"):
+        _, kwargs = masked(kind)()
+        return memscale.profile(model, {key: value.to(device) for key, value in kwargs.items()}).simulate()
+
+    assert peak("ones").parts["activations"] == peak("none").parts["activations"]
+    assert peak("padded").parts["activations"] > peak("ones").parts["activations"]
+
+
+# ---- Parameters ----
+
+
+def test_tied_weights():
+    model = sizes.make("gpt2")
+    assert model.lm_head.weight is model.transformer.wte.weight
+    tied = memscale.profile(model, sizes.lm()[1]).simulate()
+    loose = check(build_of("gpt2", tie_word_embeddings=False), sizes.lm, ways=(False,)).simulate()
+    assert loose.between_bytes - tied.between_bytes == 3 * model.lm_head.weight.nbytes
+
+
+class Adapted(nn.Module):
+    """A linear layer that is frozen, with a small one beside it that is trained."""
+
+    def __init__(self, linear):
+        super().__init__()
+        self.linear = linear
+        self.down, self.up = nn.Linear(linear.in_features, 4, bias=False), nn.Linear(4, linear.out_features, bias=False)
+
+    def forward(self, x):
+        return self.linear(x) + self.up(self.down(x))
+
+
+def adapted():
+    model = sizes.make("llama").requires_grad_(False)
+    for layer in model.model.layers:
+        layer.self_attn.q_proj = Adapted(layer.self_attn.q_proj)
+        layer.self_attn.v_proj = Adapted(layer.self_attn.v_proj)
+    return model
+
+
+def first_half_frozen():
+    model = sizes.make("bert")
+    model.bert.embeddings.requires_grad_(False)
+    model.bert.encoder.layer[0].requires_grad_(False)
+    return model
+
+
+@pytest.mark.parametrize("build", [adapted, first_half_frozen])
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.long)])
+def test_frozen_parameters(build, precision):
+    known = check(build, sizes.lm, precision)
+    trainable = sum(p.nbytes for p in build().parameters() if p.requires_grad)
+    assert known.simulate().timeline[-1].parts["gradients"] == trainable
+    assert known.simulate().timeline[-1].parts["optimizer"] == pytest.approx(2 * trainable, rel=0.01)
+
+
+def test_a_key_value_cache_counts_when_nothing_is_recomputed():
+    build = build_of("gpt2", use_cache=True)
+    known = check(build, sizes.lm)
+    assert known.peak_bytes >= memscale.profile(sizes.make("gpt2"), sizes.lm()[1]).peak_bytes
