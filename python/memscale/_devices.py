@@ -56,7 +56,7 @@ def find(device: str | torch.device | None, model: nn.Module | None = None) -> D
         raise MemScaleError(f"predictions are for CPUs and CUDA GPUs, not for '{place.type}'")
     if not torch.cuda.is_available():
         raise MemScaleError("there is no GPU here; name one that you mean, as device='rtx3090'")
-    if (place.index or 0) >= torch.cuda.device_count():
+    if place.index is not None and place.index >= torch.cuda.device_count():
         raise ValueError(f"device={str(place)!r} is not allowed: there are {torch.cuda.device_count()} GPUs here")
     return _this_gpu(place)
 

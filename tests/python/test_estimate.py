@@ -424,7 +424,7 @@ def test_errors(capsys, monkeypatch, tiny):
         ("gpt2", "x" * 500): "--gpu: no GPU ",
         ("gpt2", "cuda"): none,
         ("gpt2", "cuda:1"): none,
-        ("gpt2", "cpu:x"): "--gpu: Invalid device string: 'cpu:x'",
+        ("gpt2", "cpu:x"): "--gpu: device='cpu:x' is not allowed: Invalid device string",
         ("gpt2", "t4", "--seq", "1025"): "gpt2 takes at most 1024 tokens, not 1025",
         ("vit-base", "t4", "--seq", "3"): "vit-base takes images, which have no length: leave --seq out",
         ("gpt2", "t4", "--batch", "100000"): "a batch of 100000 x 512 tokens is too much: ",
