@@ -452,6 +452,7 @@ def test_without_transformers(capsys, monkeypatch, train):
 def test_this_machines_gpu_is_the_default(monkeypatch, train):
     here = dataclasses.replace(_devices.find("rtx4090"), name="the one here", usable_bytes=3 * 10**9)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
     monkeypatch.setattr(_devices, "_this_gpu", lambda place: here)
     assert _estimate.run(request(f"{train}:plain", None)).prediction.device == "the one here"
     assert _estimate.run(request(f"{train}:plain", "cuda:0")).prediction.usable_bytes == 3 * 10**9
