@@ -185,7 +185,7 @@ def test_the_budget_of_this_machine(decide):
     ("text", "words"),
     [
         ("{", "JSON"),
-        ('{"memscale_profile": 2}', "version 2"),
+        ('{"memscale_profile": 3}', "version 3"),
         ('{"memscale_profile": 1}', "state_bytes"),
         (None, "cannot read"),
     ],
