@@ -442,6 +442,7 @@ class Tracer:
             del output
 
     def _optimize(self, recorder: _Recorder, maker: Maker | None, twins: dict[int, nn.Parameter]) -> None:
+        recorder.phase(OPTIMIZER_FIRST)
         made = None if maker is None else maker(twins)
         recorder.values.guess = 1.0  # Adafactor scales by norms; what it allocates does not depend on them
         for phase in (OPTIMIZER_FIRST, OPTIMIZER):
