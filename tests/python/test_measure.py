@@ -11,18 +11,9 @@ import memscale
 import sizes
 from memscale._measure import peak_of_events
 from meter import Meter
+from quick import _as_users_train, _one_thread  # noqa: F401
 
 MIB = 1 << 20
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    gc.freeze()  # what is there already need not be looked through every time
-    yield
-    gc.unfreeze()
-    torch.set_num_threads(before)
 
 
 def mebibytes(n):

@@ -3,7 +3,6 @@
 import collections
 import contextlib
 import functools
-import gc
 import itertools
 
 import pytest
@@ -16,28 +15,13 @@ import zoo
 from memscale import _optimizers, _trace
 from memscale._target import Target
 from meter import Meter
+from quick import _as_users_train, _one_thread  # noqa: F401
 
 TOLERANCE = 0.02
 OPTIMIZERS = {
     "adamw": torch.optim.AdamW,
     "sgd": functools.partial(torch.optim.SGD, lr=1e-3, momentum=0.9),
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    """Kernels take memory for every thread; with one, nobody waits for the other core."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    gc.freeze()  # what is there already need not be looked through after every test
-    yield
-    gc.unfreeze()
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(autouse=True)
-def _as_users_train(_repeatable):
-    torch.use_deterministic_algorithms(False)
 
 
 def autocast(precision):

@@ -3,7 +3,6 @@
 import collections
 import dataclasses
 import functools
-import gc
 
 import pytest
 import torch
@@ -14,21 +13,7 @@ import sizes
 import zoo
 from memscale.errors import MemScaleError
 from meter import Meter
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    gc.freeze()  # what is there already need not be looked through after every test
-    yield
-    gc.unfreeze()
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(autouse=True)
-def _as_users_train(_repeatable):
-    torch.use_deterministic_algorithms(False)
+from quick import _as_users_train, _one_thread  # noqa: F401
 
 
 def mlp():

@@ -11,20 +11,11 @@ from torch import nn
 import memscale
 import zoo
 from memscale import _trace
+from quick import _as_users_train, _one_thread  # noqa: F401
 from test_detach import equal, snapshot
 
 EMPIRICAL = memscale.Config(use_static_profiling=False)
 CONFIGS = {"static": None, "empirical": EMPIRICAL}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    gc.freeze()  # what is there already need not be looked through after every test
-    yield
-    gc.unfreeze()
-    torch.set_num_threads(before)
 
 
 class Everything:
