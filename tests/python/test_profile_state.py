@@ -277,6 +277,27 @@ def test_models_that_do_things(kind, way):
         assert "use_static_profiling" in known.why_empirical
 
 
+class LayerDrop(nn.Module):
+    """Layers are left out now and then, in the manner of transformers."""
+
+    def __init__(self, p):
+        super().__init__()
+        self.layers, self.p = nn.ModuleList([nn.Sequential(nn.Linear(8, 8), nn.GELU()) for _ in range(4)]), p
+
+    def forward(self, x):
+        for layer in self.layers:
+            if not torch.rand([]) < self.p:
+                x = layer(x)
+        return x
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_layers_that_are_left_out_now_and_then_count(seed):
+    whole = memscale.profile(LayerDrop(0.0), zoo.floats(4, 8)).peak_bytes
+    torch.manual_seed(seed)
+    assert memscale.profile(LayerDrop(0.3), zoo.floats(4, 8)).peak_bytes == whole
+
+
 def test_the_reason_is_said():
     known = memscale.profile(Item(), zoo.floats(4, 8))
     assert known.source == "empirical"
