@@ -36,6 +36,7 @@ ACTIVATION, PARAMETER, BUFFER, INPUT = range(4)
 
 _MAX_DIMS = 6
 _DETACH = torch.ops.aten.detach.default
+_RAND = torch.ops.aten.rand.default
 _LEAF = 1 << 62  # sequence numbers of the nodes that accumulate gradients are above this
 
 Maker = Callable[[dict[int, nn.Parameter]], torch.optim.Optimizer | None]
@@ -122,6 +123,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
         if self.values.asks(func):
             return self.values.answer(func, args)
         output = self._shapes.run(func, args, kwargs or {}) if self._shapes else func(*args, **(kwargs or {}))
+        if func is _RAND and self._shapes and output.dim() == 0:
+            output.fill_(0.5)  # a coin that decides whether a layer runs falls on its likelier side
         self.values.note(func, args, kwargs, output)
         if func is not _DETACH:  # autograd's own, which hooks on saved tensors change
             self._record(func, args, kwargs, output)
@@ -442,6 +445,7 @@ class Tracer:
             del output
 
     def _optimize(self, recorder: _Recorder, maker: Maker | None, twins: dict[int, nn.Parameter]) -> None:
+        recorder.phase(OPTIMIZER_FIRST)
         made = None if maker is None else maker(twins)
         recorder.values.guess = 1.0  # Adafactor scales by norms; what it allocates does not depend on them
         for phase in (OPTIMIZER_FIRST, OPTIMIZER):

@@ -58,8 +58,12 @@ class Values:
         self.guess: float | None = None  # the answer where a value depends on data and its size does not matter
 
     def know(self, twin: torch.Tensor, real: torch.Tensor) -> None:
-        """A meta tensor has the values of a real one."""
-        if _is_index(real) and real.device.type != "meta":
+        """A meta tensor has the values of a real one. If that has none either they are ones: a mask hides nothing."""
+        if not _is_index(real):
+            return
+        if real.device.type == "meta":
+            self._made[twin] = _Made(torch.ones, (tuple(real.shape),), {"dtype": real.dtype}, None)
+        else:
             self._made[twin] = _Made(None, None, None, None, real.detach().cpu())
 
     def note(self, function: Any, args: Any, kwargs: Any, output: Any) -> None:

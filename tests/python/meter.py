@@ -108,4 +108,4 @@ class Meter:
                 current -= live.pop(report.address, 0)  # 0: it was there before the meter
             if begun and current > peak:
                 peak, peak_ns = current, report.time_ns
-        return Stretch(before, peak, current, peak_ns)
+        return Stretch(before, peak, current, peak_ns) if begun else Stretch(current, current, current, start)

@@ -3,7 +3,6 @@
 import collections
 import contextlib
 import functools
-import gc
 import itertools
 
 import pytest
@@ -16,28 +15,13 @@ import zoo
 from memscale import _optimizers, _trace
 from memscale._target import Target
 from meter import Meter
+from quick import _as_users_train, _one_thread  # noqa: F401
 
 TOLERANCE = 0.02
 OPTIMIZERS = {
     "adamw": torch.optim.AdamW,
     "sgd": functools.partial(torch.optim.SGD, lr=1e-3, momentum=0.9),
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    """Kernels take memory for every thread; with one, nobody waits for the other core."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    gc.freeze()  # what is there already need not be looked through after every test
-    yield
-    gc.unfreeze()
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(autouse=True)
-def _as_users_train(_repeatable):
-    torch.use_deterministic_algorithms(False)
 
 
 def autocast(precision):
@@ -173,6 +157,88 @@ def test_autocast_that_is_on_counts():
     assert seen != memscale.profile(model, args or kwargs).simulate()
 
 
+# ---- Kinds and sizes that no rule was made with ----
+
+
+def others():
+    """More models by name, with a batch for each."""
+    import transformers as hf
+
+    common = {
+        "vocab_size": sizes.VOCAB,
+        "hidden_size": 128,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "max_position_embeddings": sizes.T + 8,
+        **sizes.IDS,
+    }
+    text = {**common, "intermediate_size": 256, "use_cache": False}
+    image = {"image_size": 64, "num_labels": 10}
+    blocks = {"hidden_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 256}
+    return {
+        "opt": (lambda: hf.OPTForCausalLM(hf.OPTConfig(**common, ffn_dim=256, word_embed_proj_dim=128)), sizes.lm),
+        "qwen2": (lambda: hf.Qwen2ForCausalLM(hf.Qwen2Config(**text, num_key_value_heads=2)), sizes.lm),
+        "mistral": (
+            lambda: hf.MistralForCausalLM(hf.MistralConfig(**text, num_key_value_heads=2, sliding_window=32)),
+            sizes.lm,
+        ),
+        "neox": (lambda: hf.GPTNeoXForCausalLM(hf.GPTNeoXConfig(**text)), sizes.lm),
+        "electra": (lambda: hf.ElectraForMaskedLM(hf.ElectraConfig(**text, embedding_size=64)), sizes.lm),
+        "roberta": (lambda: hf.RobertaForMaskedLM(hf.RobertaConfig(**text)), sizes.lm),
+        "deberta": (
+            lambda: hf.DebertaV2ForMaskedLM(
+                hf.DebertaV2Config(**text, relative_attention=True, pos_att_type=["p2c", "c2p"])
+            ),
+            sizes.lm,
+        ),
+        "deit": (
+            lambda: hf.DeiTForImageClassification(hf.DeiTConfig(**blocks, **image, patch_size=8)),
+            lambda: sizes.batch_of("vit"),
+        ),
+        "swin": (
+            lambda: hf.SwinForImageClassification(
+                hf.SwinConfig(**image, patch_size=4, embed_dim=32, depths=[2, 2], num_heads=[2, 4], window_size=4)
+            ),
+            lambda: sizes.batch_of("vit"),
+        ),
+        "conv3d": (
+            lambda: nn.Sequential(
+                nn.Conv3d(4, 16, 3, padding=1),
+                nn.BatchNorm3d(16),
+                nn.ReLU(inplace=True),
+                nn.MaxPool3d(2),
+                nn.Conv3d(16, 32, 3, padding=1),
+                nn.Flatten(),
+                nn.Linear(32 * 8**3, 16),
+            ),
+            lambda: ((sizes.floats(4, 4, 16, 16, 16),), {}),
+        ),
+    }
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("name", list(others()))
+def test_other_kinds(name, precision):
+    make, batch = others()[name]
+
+    def build():
+        torch.manual_seed(0)
+        return make().train()
+
+    check(build, batch, precision)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(("batch", "length"), [(8, 128), (2, 192)])
+@pytest.mark.parametrize("name", ["gpt2", "bert", "llama", "t5", "whisper", "encoder", "lstm", "tuple"])
+def test_other_sizes(name, batch, length, precision, monkeypatch):
+    monkeypatch.setattr(sizes, "B", batch)
+    monkeypatch.setattr(sizes, "T", length)
+    check(build_of(name), lambda: sizes.batch_of(name), precision)
+
+
 # ---- What autocast does, and the trace of a real step ----
 
 
@@ -208,7 +274,7 @@ def alike():
     """Without dropout: torch adds masks to scores in place, but not while somebody watches."""
     found = []
     for name, precision in itertools.product(sizes.SIZES, ("fp32", "bf16")):
-        if name not in EMPIRICAL:
+        if name not in EMPIRICAL | {"t5"}:  # which learns its bias: the same
             marks = () if name in ("llama", "vit", "unet", "mlp", "tuple") else pytest.mark.long
             found.append(pytest.param(name, precision, marks=marks, id=f"{name}-{precision}"))
     return found

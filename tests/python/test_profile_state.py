@@ -11,20 +11,11 @@ from torch import nn
 import memscale
 import zoo
 from memscale import _trace
+from quick import _as_users_train, _one_thread  # noqa: F401
 from test_detach import equal, snapshot
 
 EMPIRICAL = memscale.Config(use_static_profiling=False)
 CONFIGS = {"static": None, "empirical": EMPIRICAL}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    gc.freeze()  # what is there already need not be looked through after every test
-    yield
-    gc.unfreeze()
-    torch.set_num_threads(before)
 
 
 class Everything:
@@ -284,6 +275,27 @@ def test_models_that_do_things(kind, way):
         assert bool(known.why_empirical) == (known.source == "empirical")
     else:
         assert "use_static_profiling" in known.why_empirical
+
+
+class LayerDrop(nn.Module):
+    """Layers are left out now and then, in the manner of transformers."""
+
+    def __init__(self, p):
+        super().__init__()
+        self.layers, self.p = nn.ModuleList([nn.Sequential(nn.Linear(8, 8), nn.GELU()) for _ in range(4)]), p
+
+    def forward(self, x):
+        for layer in self.layers:
+            if not torch.rand([]) < self.p:
+                x = layer(x)
+        return x
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_layers_that_are_left_out_now_and_then_count(seed):
+    whole = memscale.profile(LayerDrop(0.0), zoo.floats(4, 8)).peak_bytes
+    torch.manual_seed(seed)
+    assert memscale.profile(LayerDrop(0.3), zoo.floats(4, 8)).peak_bytes == whole
 
 
 def test_the_reason_is_said():
