@@ -351,7 +351,6 @@ def test_functions_that_cannot_be_used(train, capsys):
         "odd_sample": "sample_input must be a tensor, a tuple of positional inputs or a dict",
         "odd_shapes": "cannot be traced: RuntimeError: ",
         "asks": f"cannot be traced: UnknownValueError: the model's Python depends on values of tensors ({train}.py, ",
-        "unknown": "those of indices are known if they are made with device='cpu'",
         "frozen": "the model has no parameter that is trained",
         "foreign": "the optimizer holds none of this model's parameters",
         "length": "needs a length: give --seq",
