@@ -64,12 +64,21 @@ def assert_close(said, meter):
     assert said.between_bytes == pytest.approx(meter["steady"].after, rel=TOLERANCE)
 
 
-def check(build, batch, precision="fp32", optimizer="adamw", ways=(False, True), loss=sizes.loss_of, loss_of=None):
+def check(
+    build,
+    batch,
+    precision="fp32",
+    optimizer="adamw",
+    ways=(False, True),
+    loss=sizes.loss_of,
+    loss_of=None,
+    config=None,
+):
     """Predict and measure. `loss_of`: what the training loop does, where that is not given to the profiler."""
     model = build()
     args, kwargs = batch()
     updater = OPTIMIZERS[optimizer]([p for p in model.parameters() if p.requires_grad])
-    known = memscale.profile(model, args or kwargs, updater, loss=loss, precision=precision)
+    known = memscale.profile(model, args or kwargs, updater, config, loss=loss, precision=precision)
     del model
     for recompute in ways:
         said = known.simulate("all" if recompute else ())
@@ -101,6 +110,26 @@ def kinds():
 def test_peaks(name, precision, optimizer):
     known = check(build_of(name), lambda: sizes.batch_of(name), precision, optimizer)
     assert known.source == ("empirical" if name in EMPIRICAL else "static")
+
+
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [
+        ("mlp", "fp32"),
+        ("unet", "bf16"),
+        pytest.param("gpt2", "fp32", marks=pytest.mark.long),
+        pytest.param("gpt2", "bf16", marks=pytest.mark.long),
+        pytest.param("bert", "bf16", marks=pytest.mark.long),
+        pytest.param("t5", "bf16", marks=pytest.mark.long),
+        pytest.param("whisper", "fp32", marks=pytest.mark.long),
+        pytest.param("albert", "bf16", marks=pytest.mark.long),
+    ],
+)
+def test_peaks_of_a_traced_run(name, precision):
+    """What could be known without running is no different when it is run."""
+    config = memscale.Config(use_static_profiling=False)
+    known = check(build_of(name), lambda: sizes.batch_of(name), precision, config=config)
+    assert known.source == "empirical"
 
 
 def test_sizes_are_megabytes():

@@ -74,6 +74,19 @@ def test_inputs_that_want_gradients():
     assert frozen.simulate().timeline[-1].parts["gradients"] == X.nbytes
 
 
+def test_buffers_count():
+    model = nn.Sequential(nn.Linear(64, 64))
+    before = memscale.profile(model, X)
+    table = torch.zeros(1000, 100)
+    model.register_buffer("kept", table)
+    model[0].register_buffer("passing", torch.zeros(10), persistent=False)
+    model[0].register_buffer("nothing", None)
+    model.plain = torch.zeros(10)
+    known = memscale.profile(model, X)
+    assert known.parts["buffers"] - before.parts["buffers"] >= table.nbytes
+    assert known.peak_bytes - before.peak_bytes == known.parts["buffers"] - before.parts["buffers"]
+
+
 def test_models_on_the_meta_device():
     with torch.device("meta"):
         model = mlp()
