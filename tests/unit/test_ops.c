@@ -209,6 +209,82 @@ TEST(convolutions) {
     CHECK_EQ_INT(scratch_on(&cost, HOPPER), 2 * (in + out));
 }
 
+/* ---- On a CPU: what torch 2.13 with oneDNN was seen to take, on one with AVX-512 and two threads ---- */
+
+static ms__operand image(int64_t element_bytes, int64_t batch, int64_t channels, int64_t side) {
+    return operand(element_bytes, 4, (int64_t[]){batch, channels, side, side});
+}
+
+static int64_t on_cpu(const char *name, const ms__operand *operands, int64_t n_inputs, int64_t n_outputs) {
+    ms__op_cost cost = cost_of(name, operands, n_inputs, n_outputs);
+    return ms__scratch_bytes(cost.rule, cost.n, 0, 2);
+}
+
+static bool is_near(int64_t bytes, int64_t seen) { return bytes > seen * 95 / 100 && bytes < seen * 105 / 100; }
+
+TEST(a_cpu_copies_operands_of_another_type) {
+    const int64_t shape[] = {4, 96, 128}, scores[] = {4, 4, 96, 96}, bias[] = {1, 4, 96, 96};
+    const ms__operand sum[] = {operand(2, 3, shape), operand(4, 3, shape), operand(4, 3, shape)};
+    CHECK_EQ_INT(on_cpu("aten.add.Tensor", sum, 2, 1), 196608);
+    CHECK_EQ_INT(on_cpu("aten.mul.Tensor", sum, 2, 1), 196608);
+    CHECK_EQ_INT(on_cpu("aten.add.Tensor", sum + 1, 1, 1), 0); /* of one type */
+    const ms__operand masked[] = {operand(4, 4, scores), operand(2, 4, bias), operand(4, 4, scores)};
+    CHECK_EQ_INT(on_cpu("aten.add.Tensor", masked, 2, 1), 147456);
+    const ms__operand in_place[] = {operand(2, 3, shape), operand(4, 3, shape), operand(2, 3, shape)};
+    CHECK_EQ_INT(on_cpu("aten.add_.Tensor", in_place, 2, 1), 196608);
+    ms__op_cost cost = cost_of("aten.add.Tensor", sum, 2, 1);
+    CHECK_EQ_INT(scratch_on(&cost, HOPPER), 0);
+    const ms__operand mean[] = {operand(2, 3, shape), operand(2, 1, (int64_t[]){128})};
+    CHECK_EQ_INT(on_cpu("aten.mean.dim", mean, 1, 1), 196608);
+    CHECK_EQ_INT(on_cpu("aten.sum.dim_IntList", mean, 1, 1), 0);
+}
+
+TEST(copies_of_a_cpu_in_another_layout) {
+    const ms__operand norm[] = {image(4, 4, 64, 8), image(4, 4, 64, 8), image(4, 4, 64, 8)};
+    CHECK_EQ_INT(on_cpu("aten.native_batch_norm_backward.default", norm, 2, 1), 65536);
+    const ms__operand wider[] = {image(4, 4, 32, 16), image(4, 4, 32, 32)};
+    CHECK_EQ_INT(on_cpu("aten.upsample_nearest2d.default", wider, 1, 1), 655360);
+    const int64_t scores[] = {4, 4, 96, 96};
+    const ms__operand softmax[] = {operand(4, 4, scores), operand(4, 4, scores)};
+    CHECK_EQ_INT(on_cpu("aten._safe_softmax.default", softmax, 1, 1), 147456);
+
+    const int64_t kernel[] = {32, 32, 3, 3}, deep[] = {64, 64, 3, 3};
+    const ms__operand forward[] = {image(4, 4, 32, 16), operand(4, 4, kernel), image(4, 4, 32, 16)};
+    CHECK_EQ_INT(on_cpu("aten.convolution.default", forward, 2, 1), 167936);
+    const ms__operand backward[] = {image(4, 4, 32, 16), image(4, 4, 32, 16), operand(4, 4, kernel)};
+    CHECK_EQ_INT(on_cpu("aten.convolution_backward.default", backward, 3, 0), 262144);
+    const ms__operand weights[] = {image(4, 4, 64, 8), image(4, 4, 64, 8), operand(4, 4, deep)};
+    CHECK_EQ_INT(on_cpu("aten.convolution_backward.default", weights, 3, 0), 147456);
+    const ms__operand narrow[] = {image(2, 4, 64, 8), image(2, 4, 64, 8), operand(2, 4, deep)};
+    CHECK(is_near(on_cpu("aten.convolution_backward.default", narrow, 3, 0), 248196));
+}
+
+static int64_t product16(int64_t rows, int64_t inner, int64_t columns) {
+    const ms__operand operands[] = {operand(2, 2, (int64_t[]){rows, inner}), operand(2, 2, (int64_t[]){inner, columns}),
+                                    operand(2, 2, (int64_t[]){rows, columns})};
+    return on_cpu("aten.mm.default", operands, 2, 1);
+}
+
+TEST(blocks_of_a_cpu) {
+    CHECK(is_near(product16(512, 384, 128), 624384));
+    CHECK(is_near(product16(256, 512, 256), 476928));
+    CHECK(product16(1 << 20, 1 << 20, 1 << 20) < 4 << 20); /* it goes by blocks */
+    const ms__operand wide[] = {matrix(512, 384), matrix(384, 128), matrix(512, 128)};
+    CHECK_EQ_INT(on_cpu("aten.mm.default", wide, 2, 1), 0);
+    ms__operand t = heads(4, 4, 96, 32);
+    const ms__operand attention[] = {t, t, t, t, t, t, t};
+    CHECK_EQ_INT(on_cpu("aten._scaled_dot_product_flash_attention_for_cpu.default", attention, 3, 1), 33280);
+    CHECK_EQ_INT(on_cpu("aten._scaled_dot_product_flash_attention_for_cpu_backward.default", attention, 4, 3), 49152);
+}
+
+TEST(recurrent_layers_of_a_cpu) {
+    const int64_t in[] = {96, 4, 64}, out[] = {96, 4, 96};
+    const ms__operand x = operand(4, 3, in), y = operand(4, 3, out), state = matrix(4, 96);
+    const ms__operand layer[] = {x, matrix(384, 64), matrix(384, 96), vector(384), vector(384), state, state, y};
+    CHECK(is_near(on_cpu("aten.mkldnn_rnn_layer.default", layer, 7, 1), 849976));
+    CHECK(is_near(on_cpu("aten.mkldnn_rnn_layer_backward.default", layer, 8, 0), 853048 + 147456)); /* and a copy */
+}
+
 /* Too few operands, absurd shapes: a cost in range all the same. */
 TEST(nothing_overflows) {
     static const char *const names[] = {"aten.mm.default",
@@ -267,4 +343,5 @@ SUITE(ops, CASE(products), CASE(attention), CASE(memory_of_attention), CASE(grou
       CASE(memory_of_reductions), CASE(small_reductions_take_nothing), CASE(reductions_on_a_cpu_take_nothing),
       CASE(forms_of_reductions), CASE(views_cost_nothing), CASE(unknown_operations_move_their_bytes),
       CASE(random_operations), CASE(operands_that_are_not_on_the_device), CASE(memory_of_other_kernels),
-      CASE(convolutions), CASE(nothing_overflows), CASE(rules_with_any_numbers));
+      CASE(convolutions), CASE(a_cpu_copies_operands_of_another_type), CASE(copies_of_a_cpu_in_another_layout),
+      CASE(blocks_of_a_cpu), CASE(recurrent_layers_of_a_cpu), CASE(nothing_overflows), CASE(rules_with_any_numbers));
