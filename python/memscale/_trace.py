@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import functools
 import weakref
 from array import array
 from collections.abc import Callable, Iterator
@@ -37,6 +38,8 @@ ACTIVATION, PARAMETER, BUFFER, INPUT = range(4)
 _MAX_DIMS = 6
 _DETACH = torch.ops.aten.detach.default
 _RAND = torch.ops.aten.rand.default
+_ADD = torch.ops.aten.add.Tensor
+_ADD_IN_PLACE = torch.ops.aten.add_.Tensor
 _LEAF = 1 << 62  # sequence numbers of the nodes that accumulate gradients are above this
 
 Maker = Callable[[dict[int, nn.Parameter]], torch.optim.Optimizer | None]
@@ -76,6 +79,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
         self._repeating = False
         self._numbers: dict[int, int] = {}  # address of a storage -> its number; -1: not to be counted
         self._watched: dict[int, weakref.ref[Any]] = {}
+        self._alone = _counts_if_alone()
         self._begins: list[int] = []  # autograd's sequence numbers at which the nodes of a unit begin,
         self._owners: list[int] = []  # and that unit
 
@@ -122,6 +126,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self.values.asks(func):
             return self.values.answer(func, args)
+        if func is _ADD and self.in_backward and not self._repeating and self._accumulates(args, kwargs):
+            func = _ADD_IN_PLACE
         output = self._shapes.run(func, args, kwargs or {}) if self._shapes else func(*args, **(kwargs or {}))
         if func is _RAND and self._shapes and output.dim() == 0:
             output.fill_(0.5)  # a coin that decides whether a layer runs falls on its likelier side
@@ -129,6 +135,15 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
         if func is not _DETACH:  # autograd's own, which hooks on saved tensors change
             self._record(func, args, kwargs, output)
         return output
+
+    def _accumulates(self, args: Any, kwargs: Any) -> bool:
+        """Does the engine add up two gradients? Without a mode around it does so in place, if nobody else holds the
+        first."""
+        if kwargs or len(args) != 2 or not all(isinstance(t, torch.Tensor) for t in args):
+            return False
+        old, new = args
+        same = old.shape == new.shape and old.dtype == new.dtype and _is_dense(old)
+        return same and not _in_own_function() and _counts(old) <= self._alone
 
     def _record(self, func: Any, args: Any, kwargs: Any, output: Any) -> None:
         trace = self.trace
@@ -187,6 +202,47 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
     def phase(self, phase: int) -> None:
         self.move_to(-1)
         self.trace.events.extend((PHASE, phase, 0))
+
+
+def _counts(tensor: torch.Tensor) -> tuple[int, int]:
+    """How many hold a storage, and a tensor of it."""
+    count: Any = getattr(tensor, "_use_count", int)
+    return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata), count()
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Every byte of it once, and no gaps?"""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape)):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def _in_own_function() -> bool:
+    """Is it somebody's autograd.Function whose backward runs?"""
+    return isinstance(torch._C._current_autograd_node(), torch.autograd.function.BackwardCFunction)
+
+
+@functools.cache
+def _counts_if_alone() -> tuple[int, int]:
+    """What `_counts` says inside of a mode about a gradient that only torch's engine holds."""
+    seen = []
+
+    class Watch(TorchDispatchMode):  # type: ignore[misc]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func is _ADD:
+                old, _ = args
+                seen.append(_counts(old))
+            return func(*args, **(kwargs or {}))
+
+    with torch.utils._python_dispatch._disable_current_modes(), torch.enable_grad():
+        x = torch.empty(2, device="meta", requires_grad=True) * 1
+        loss = torch.cat((x * 2, x * 3)).sum()
+        with torch.autograd.set_multithreading_enabled(False), Watch():
+            loss.backward()
+    return seen[0]
 
 
 def _sequence_now() -> int:

@@ -137,6 +137,36 @@ def test_peaks_of_a_traced_run(name, precision):
     assert known.source == "empirical"
 
 
+class Branches(nn.Module):
+    """One input of many: its gradients are added up, by the engine in place, by somebody's own function not."""
+
+    class Sum(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, a, b):
+            return a + b
+
+        @staticmethod
+        def backward(ctx, gradient):
+            both = gradient * 2 + gradient * 3
+            return both, both.clone()
+
+    def __init__(self, own):
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 4096), nn.Linear(4096, 64)
+        self.own = own
+
+    def forward(self, x):
+        h = self.first(x)
+        if self.own:
+            return self.last(self.Sum.apply(h, h.detach()))
+        return self.last(h * 2 + h * 3 + h * 4)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_gradients_are_added_in_place(own):
+    check(lambda: Branches(own), lambda: ((sizes.floats(256, 64),), {}), ways=(False,), loss=lambda out: out.sum())
+
+
 def test_sizes_are_megabytes():
     """Errors of a few kilobytes must not pass for accuracy, nor parameters for activations."""
     for name in ("gpt2", "resnet", "mlp"):
