@@ -12,6 +12,7 @@ import torch
 from ._core import tensors_in
 
 _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+_CONVOLUTION_BACKWARD = torch.ops.aten.convolution_backward.default
 Made = tuple[torch.Size, tuple[int, ...], torch.dtype]
 
 
@@ -40,7 +41,7 @@ class ShapeCache:
         known = self._results.get(key)
         if known is not None:
             return _again(known)
-        output = func(*args, **kwargs)
+        output = _corrected(func, args, func(*args, **kwargs))
         if _shares_memory(output, (args, kwargs)):  # a view that is not declared as one: aten._unsafe_view
             self._fresh[func] = False
             return output
@@ -48,6 +49,13 @@ class ShapeCache:
         if made is not None:
             self._results[key] = made
         return output
+
+
+def _corrected(func: Any, args: Any, output: Any) -> Any:
+    """Meta kernels of some versions of torch lay a weight's gradient out as that of the convolution's output."""
+    if func is not _CONVOLUTION_BACKWARD or output[1] is None or not all(t.is_contiguous() for t in args[1:3]):
+        return output
+    return output[0], torch.empty_like(args[2]), output[2]
 
 
 def _is_fresh(func: Any) -> bool:

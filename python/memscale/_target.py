@@ -166,7 +166,8 @@ class Rules(TorchFunctionMode):  # type: ignore[misc]
     def _autocast(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """The arguments as autocast hands them on."""
         if func in self.low:
-            return self._cast(args), self._cast(kwargs)
+            last_first = [self._cast(value) for value in reversed(args)]  # as compilers evaluate arguments
+            return tuple(reversed(last_first)), self._cast(kwargs)
         wide = func in self.high and kwargs.get("dtype") is None
         if wide or (func in self.widest and torch.float32 in {t.dtype for t in tensors_in((args, kwargs))}):
             return self._to_float(args), self._to_float(kwargs)
