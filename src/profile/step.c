@@ -132,7 +132,8 @@ static ms_status walk_op(builder *b, walk *w, int64_t index) {
     const ms_trace *trace = w->trace;
     if (index < 0 || index >= trace->n_ops) return ms__fail(MS_E_INVALID, "an event names no operation");
     const ms_trace_op *op = &trace->ops[index];
-    const ms__operand *operands = trace->operands + op->first;
+    static const ms__operand none;
+    const ms__operand *operands = trace->n_operands > 0 ? trace->operands + op->first : &none;
     ms__op_cost cost;
     ms__op_cost_of(trace->names[op->name], operands, op->n_inputs, operands + op->n_inputs, op->n_outputs, &cost);
     ms__step_cost known = {.element_bytes = (uint32_t)cost.element_bytes};
