@@ -480,7 +480,30 @@ MS_API ms_status ms_profile_from_json(const char *text, size_t n_bytes, ms_profi
 
 /* ---- Simulation ------------------------------------------------------------------------------------------------ */
 
-enum ms_action { MS_ACTION_KEEP = 0, MS_ACTION_RECOMPUTE = 1 };
+/* What is done to a unit between its forward and its backward. */
+enum ms_action {
+    MS_ACTION_KEEP = 0,              /* nothing: what backward needs stays on the device */
+    MS_ACTION_RECOMPUTE = 1,         /* only its inputs stay; it is computed again in backward */
+    MS_ACTION_KEEP_BOTH = 2,         /* computed again but for attention and matrix products, whose outputs stay */
+    MS_ACTION_KEEP_PRODUCTS = 3,     /* ... but for matrix products */
+    MS_ACTION_KEEP_ATTENTION = 4,    /* ... but for attention */
+    MS_ACTION_OFFLOAD = 5,           /* what backward needs goes to host memory and comes back in time */
+    MS_ACTION_OFFLOAD_NOW = 6,       /* ... and the next unit waits until it has left, and again for what comes back */
+    MS_ACTION_RECOMPUTE_OFFLOAD = 7, /* computed again, from inputs that wait in host memory */
+    MS_ACTION_RECOMPUTE_OFFLOAD_NOW = 8,
+    MS_ACTION_TILE = 9, /* computed again in tiles, which take less working memory */
+    MS_N_ACTIONS = 10
+};
+
+/* What is done to the model as a whole. */
+enum ms_state_flag {
+    MS_STATE_HALF = 1 << 0,              /* computed in 16 bits; weights in fp32 stay whole, as two halves */
+    MS_STATE_8BIT = 1 << 1,              /* the optimizer's moments have 8 bits */
+    MS_STATE_OFFLOAD = 1 << 2,           /* moments and lower halves of weights are in host memory */
+    MS_STATE_OFFLOAD_GRADIENTS = 1 << 3, /* gradients go to host memory as they appear */
+    MS_STATE_TILE_LOSS = 1 << 4,         /* what follows the last unit, logits and loss, goes by tiles */
+    MS_STATE_ALL = 31
+};
 
 enum ms_simulation_flag {
     MS_SIMULATE_ALLOCATOR = 1 << 0,     /* model torch's caching allocator: blocks and segments, not only sizes */
@@ -499,7 +522,7 @@ typedef struct ms_simulation_request {
     int64_t n_multiprocessors;
     int64_t limit_bytes; /* what torch's allocator may reserve, with MS_SIMULATE_ALLOCATOR; 0: no limit */
     uint32_t flags;      /* enum ms_simulation_flag */
-    uint32_t reserved;   /* 0 */
+    uint32_t state;      /* enum ms_state_flag; with MS_STATE_HALF the profile is one in 16 bits */
 } ms_simulation_request;
 
 typedef struct ms_simulation_summary {
@@ -516,6 +539,8 @@ typedef struct ms_simulation_summary {
     int64_t host_ns;   /* until the host has queued the step */
     int64_t device_ns; /* until the device has done it */
     int64_t n_ops;
+    int64_t host_bytes; /* of host memory: activations, gradients and state that are there at most */
+    int64_t wait_ns;    /* of the step, waiting for the link */
     int32_t peak_unit;  /* where the steady peak is; -1: between units */
     int32_t peak_phase; /* enum ms_phase */
 } ms_simulation_summary;
@@ -585,12 +610,17 @@ MS_API ms_status ms_profile_frontier(const ms_profile *profile, int64_t unit, co
 
 /* ---- Plans ----------------------------------------------------------------------------------------------------- */
 
+/* Why a unit's action was chosen, or another one was not. */
 enum ms_reason {
     MS_REASON_NOT_NEEDED = 0,   /* kept: the plan reaches its aim without it */
-    MS_REASON_NO_GAIN = 1,      /* kept: recomputing it would save nothing */
-    MS_REASON_NOT_ELIGIBLE = 2, /* kept: it may not be recomputed */
-    MS_REASON_NOT_RUN = 3,      /* kept: it took no part in the step that was measured */
-    MS_REASON_SAVES = 4         /* recomputed: it lowers the peak */
+    MS_REASON_NO_GAIN = 1,      /* nothing would be saved */
+    MS_REASON_NOT_ELIGIBLE = 2, /* kept: it may not be changed */
+    MS_REASON_NOT_RUN = 3,      /* kept: it took no part in the step */
+    MS_REASON_SAVES = 4,        /* changed: it lowers the peak */
+    MS_REASON_OVER_BUDGET = 5,  /* the other one would not fit */
+    MS_REASON_SLOWER = 6,       /* the other one takes longer than is allowed, or than is needed */
+    MS_REASON_HIGHER_PEAK = 7,  /* the other one has a higher peak, where the lowest is wanted */
+    MS_N_REASONS = 8
 };
 
 enum ms_plan_flag {
@@ -601,14 +631,19 @@ enum ms_plan_flag {
 
 typedef struct ms_plan_request {
     uint64_t struct_bytes;
-    const ms_unit *units; /* borrowed for the call; names are copied */
-    int64_t n_units;
-    int64_t state_bytes;  /* parameters, gradients and optimizer state: there whatever the plan does */
-    int64_t rest_bytes;   /* kept outside units until backward starts: logits, loss */
-    int64_t budget_bytes; /* above 0 */
-    int64_t slowdown_ppm; /* extra step time allowed; negative: unbounded. Ignored with MS_PLAN_FASTEST. */
-    uint32_t flags;       /* enum ms_plan_flag */
-    uint32_t reserved;    /* 0 */
+    const ms_profile *profile;      /* borrowed for the call */
+    const ms_profile *half_profile; /* the same step in 16 bits, for MS_STATE_HALF; NULL: that is not to be had */
+    const ms_rates *rates;          /* of the device; may be NULL where the profile has no step */
+    int64_t n_multiprocessors;
+    int64_t budget_bytes;       /* above 0 */
+    int64_t margin_bytes;       /* of the budget, left free: what a prediction may be wrong by */
+    int64_t host_limit_bytes;   /* host memory that may be taken and pinned */
+    int64_t slowdown_ppm;       /* extra step time allowed; negative: unbounded. Ignored with MS_PLAN_FASTEST. */
+    const uint8_t *may_change;  /* for each unit of the profile: 0 if it has to be kept; NULL: as the profile says */
+    uint32_t actions;           /* bits 1 << enum ms_action: what may be done to units beside keeping them */
+    uint32_t states;            /* enum ms_state_flag: what may be done to the model */
+    uint32_t simulation;        /* enum ms_simulation_flag: how the step runs */
+    uint32_t flags;             /* enum ms_plan_flag */
 } ms_plan_request;
 
 typedef struct ms_plan ms_plan; /* immutable: may be read from several threads at once */
@@ -618,24 +653,47 @@ typedef struct ms_plan_summary {
     int64_t baseline_peak_bytes;  /* nothing done */
     int64_t predicted_peak_bytes; /* with this plan */
     int64_t budget_bytes;
-    int64_t slowdown_ppm; /* predicted extra step time of this plan */
+    int64_t margin_bytes;
+    int64_t host_limit_bytes;
+    int64_t host_bytes;           /* of host memory, at most */
+    int64_t baseline_ns, step_ns; /* of the step, nothing done and with this plan; 0: not known */
+    int64_t slowdown_ppm;         /* predicted extra step time of this plan */
+    int64_t batch, length;        /* of the input that it was made for; 0: not said */
+    int64_t parts[MS_N_CATEGORIES]; /* of the predicted peak; all 0: not known */
     int64_t n_units;
-    int64_t n_recomputed;
+    int64_t n_changed;    /* units that are not kept */
     int64_t skipped;      /* 1: the smart skip left the model alone */
-    uint64_t fingerprint; /* of everything that changes behaviour: units and their actions */
+    uint64_t fingerprint; /* of everything that changes behaviour */
+    uint32_t state;       /* enum ms_state_flag */
+    uint32_t flags;       /* enum ms_plan_flag of the request */
+    int32_t peak_unit;    /* where the predicted peak is; -1: between units */
+    int32_t peak_phase;   /* enum ms_phase; MS_PHASE_STATE: not known */
 } ms_plan_summary;
 
 typedef struct ms_plan_entry {
     uint64_t struct_bytes;
-    ms_unit unit;     /* name is borrowed: it lives as long as the plan */
-    int32_t action;   /* enum ms_action */
-    int32_t reason;   /* enum ms_reason */
-    int64_t cost_ppm; /* forward time of this unit as a share of the plain step */
+    const char *name; /* borrowed: it lives as long as the plan */
+    int64_t param_bytes;
+    int64_t kept_bytes; /* held between its forward and its backward when nothing is done */
+    int64_t held_bytes; /* with this plan */
+    int64_t host_bytes; /* in host memory meanwhile */
+    int64_t extra_ns;   /* that its action takes */
+    int32_t action;     /* enum ms_action */
+    int32_t reason;     /* enum ms_reason */
+    int32_t other;        /* the action that came closest, and */
+    int32_t other_reason; /* why it was not taken */
+    int64_t other_bytes;  /* what the peak would be with it, less what it is */
+    int64_t other_ns;     /* the same of the step time */
 } ms_plan_entry;
 
-/* Decide which units are recomputed. The same request gives the same plan, everywhere. `*out_plan` is owned,
- * ms_plan_destroy. Any thread. Errors: MS_E_INVALID, MS_E_NO_MEMORY, MS_E_LIMIT (sizes whose sum does not fit in 60
- * bits, or negative ones), MS_E_BUDGET (ms_error_value() is the smallest reachable peak). */
+/* Decide what is done to each unit and to the model: with MS_PLAN_FASTEST the fastest plan whose peak is within the
+ * budget less the margin; else the one with the least memory whose step takes at most `slowdown_ppm` longer, and if
+ * that does not fit, the fastest that does. Under a quarter of the budget nothing is done. Memory and time are those of
+ * ms_simulate, with unit times rounded up to a tick that the profile gives. Among equals the lowest peak wins, then the
+ * state with the lowest number, then the first action in the order of docs/PLANNING.md. A larger budget never gives a
+ * slower plan, a smaller one never a higher peak. The same request gives the same plan, everywhere. `*out_plan` is
+ * owned, ms_plan_destroy. Any thread. Errors: MS_E_INVALID, MS_E_NO_MEMORY, MS_E_LIMIT (sizes out of range),
+ * MS_E_BUDGET (no such plan; ms_error_value() is the smallest reachable peak, the message says what dominates it). */
 MS_API ms_status ms_plan_create(const ms_plan_request *request, ms_plan **out_plan);
 
 /* Cannot fail. NULL is allowed. */
@@ -647,9 +705,31 @@ MS_API ms_status ms_plan_get_summary(const ms_plan *plan, ms_plan_summary *out);
 /* The `index`-th unit with its action. `out->struct_bytes` must be set. Errors: MS_E_INVALID (index out of range). */
 MS_API ms_status ms_plan_get_entry(const ms_plan *plan, int64_t index, ms_plan_entry *out);
 
+/* One point of the trade between memory and time. */
+typedef struct ms_pareto_point {
+    int64_t peak_bytes;
+    int64_t step_ns;
+    int64_t host_bytes;
+    int64_t n_changed; /* units that are not kept */
+    uint32_t state;    /* enum ms_state_flag */
+    uint32_t reserved; /* 0 */
+} ms_pareto_point;
+
+/* The trade that a request has: plans of which none is both smaller and faster than another, from the fastest to the
+ * smallest; budget, slowdown and flags do not matter. `out` has room for `capacity` points (2 to 1024), which are
+ * spread over the peaks there are, and gets *out_n. Any thread. Errors: as ms_plan_create, without MS_E_BUDGET. */
+MS_API ms_status ms_plan_pareto(const ms_plan_request *request, ms_pareto_point *out, int64_t capacity, int64_t *out_n);
+
+/* The plan for people: one paragraph (where the peak is, what it is made of, what was done), then a table of units.
+ * `*out_text` is owned, ms_free. Errors: MS_E_INVALID, MS_E_NO_MEMORY. */
+MS_API ms_status ms_plan_explain(const ms_plan *plan, char **out_text);
+
 /* The name of an action or a reason, e.g. "recompute", "no gain"; "?" if unknown. Static storage. Cannot fail. */
 MS_API const char *ms_action_name(int32_t action);
 MS_API const char *ms_reason_name(int32_t reason);
+
+/* The name of one state flag, e.g. "8bit"; "?" if unknown. Static storage. Cannot fail. */
+MS_API const char *ms_state_name(uint32_t flag);
 
 /* The plan as JSON text, versioned. `*out_text` is owned, ms_free. Errors: MS_E_INVALID, MS_E_NO_MEMORY. */
 MS_API ms_status ms_plan_to_json(const ms_plan *plan, char **out_text);

@@ -6,32 +6,21 @@
 #include "../common/status.h"
 #include "../profile/profile.h"
 
-typedef struct ms__choice {
-    ms_unit unit; /* the name belongs to the plan's arena */
-    int32_t action;
-    int32_t reason;
-} ms__choice;
-
 struct ms_plan {
     ms__arena arena;
-    ms__choice *choices;
-    int64_t n_choices;
-    int64_t state_bytes;
-    int64_t rest_bytes;
-    int64_t budget_bytes;
-    int64_t skipped;
+    ms_plan_entry *entries; /* names belong to the arena */
+    int64_t n_entries;
+    ms_plan_summary summary; /* but for what the entries say: counts and the fingerprint */
 };
 
-/* An empty plan with copies of the units, all kept. Errors: MS_E_INVALID, MS_E_LIMIT, MS_E_NO_MEMORY. */
-ms_status ms__plan_new(const ms_unit *units, int64_t n_units, ms_plan **out);
+/* A plan with so many entries, all zero. `*out` is owned, ms_plan_destroy. Errors: MS_E_LIMIT, MS_E_NO_MEMORY. */
+ms_status ms__plan_new(int64_t n_entries, ms_plan **out);
 
-/* Does recomputing this unit save anything at all, and may it be done? */
-int ms__unit_can_recompute(const ms_unit *unit);
+/* Give an entry its name, which is copied. Errors: MS_E_INVALID (no name), MS_E_NO_MEMORY. */
+ms_status ms__plan_set_name(ms_plan *plan, int64_t index, const char *name);
 
-/* The peak of a plan: states and what is kept, at the end of forward and at each unit of backward. */
-int64_t ms__plan_peak(const ms_plan *plan);
-
-/* Decide the actions (search.c). Errors: MS_E_NO_MEMORY, MS_E_BUDGET. */
-ms_status ms__plan_search(ms_plan *plan, const ms_plan_request *request);
+/* Decide (decide.c): fill in entries and summary, whose names, parameters and request are there. Errors: as
+ * ms_plan_create. */
+ms_status ms__plan_decide(ms_plan *plan, const ms_plan_request *request);
 
 #endif

@@ -1,193 +1,238 @@
-/* search.c - which units to recompute: exact, on a fixed grid of bytes.
+/* search.c - the fastest plan of a chain within a limit: exact, by dynamic programming.
  *
- * Units run in order. When backward reaches unit i, everything before it is still kept (whole, or its boundary where it
- * is recomputed) and unit i is there whole; at the end of forward everything is kept, with the logits beside it. So the
- * peak is the largest of these sums, and the cheapest plan under a peak P is a shortest path over (unit, bytes kept so
- * far). The grid is derived from the units, never from the budget, and sizes round up: a plan that fits on the grid
- * fits. min_cost(P) falls with P, so the least peak for a given cost is found by bisection. The two ends are exact to
- * the byte: all is kept where that fits, and no plan is refused that recomputing everything would make fit.
+ * Units are decided in order. What later units need to know of earlier ones is how long they take, how much they hold,
+ * the backlog on the link and the host memory that is taken. Time, backlog and host memory are small whole numbers, so
+ * for each of their combinations the least that can be held is enough: less is never worse. Plans that break the limit
+ * are dropped where they do. The least peak is found by trying limits, on a grain that the chain gives and no budget
+ * changes: the least ticks fall with the limit, so a larger budget is never slower.
  */
-#include <stdio.h>
 #include <string.h>
 
-#include "plan.h"
+#include "chain.h"
 
-#define GRID_CELLS 8192        /* at least so many cells ... */
-#define GRID_CELLS_PER_UNIT 32 /* ... and so many a unit, since each rounds up on its own */
-#define GRID_MIN_BYTES 512
-#define NO_PATH INT64_MAX
+#define INFINITE INT64_MAX
+#define GRAIN_CELLS 8192
+#define GRAIN_MIN_BYTES 512
+#define OPTION_BITS 4 /* of a step back: the option, and above it the backlog before */
 
-typedef struct search {
-    const ms_plan *plan;
-    int64_t n;
-    int64_t grid;
-    int64_t *whole;    /* per unit, in cells: kept whole */
-    int64_t *boundary; /* ... recomputed; -1: may not be */
-    int64_t *cost;
-    int64_t total_bytes; /* when everything is kept, above the states */
-    int64_t rest;        /* cells kept outside units */
-    int64_t all;         /* cells when everything is kept: no peak is higher */
-    int64_t *best;       /* [cell]: the cheapest way to have that much kept, NO_PATH if none */
-    int64_t *next;
-    unsigned char *chosen; /* [unit][cell]: 1 if the best way there recomputes the unit */
-} search;
+typedef struct ms__search {
+    const ms__chain *chain;
+    int32_t n_backlogs, n_levels; /* of the link and the host, 1 each where they do not matter */
+    int64_t width;                /* n_backlogs * n_levels: states at one tick */
+    int64_t n_ticks;
+    int64_t grain;
+    int64_t *held, *next; /* [tick][backlog][level]: the least bytes held, INFINITE if there is no way */
+    int64_t *least;       /* [backlog][level]: over all ticks up to now */
+    uint8_t *back;        /* [unit][tick][backlog][level]: how it was reached */
+    int64_t limit_bytes, max_ticks;
+    int64_t last_tick; /* the latest that is reached */
+} ms__search;
 
-static int64_t to_cells(int64_t bytes, int64_t grid) { return bytes / grid + (bytes % grid != 0); }
-
-static int64_t total_bytes(const ms_plan *plan) {
-    int64_t total = plan->rest_bytes;
-    for (int64_t i = 0; i < plan->n_choices; i++) total += plan->choices[i].unit.saved_bytes;
-    return total;
+static int64_t state_of(const ms__search *s, int64_t tick, int32_t backlog, int32_t level) {
+    return tick * s->width + (int64_t)backlog * s->n_levels + level;
 }
 
-static ms_status prepare(search *s, ms__arena *arena) {
-    size_t n = (size_t)s->n;
-    s->total_bytes = total_bytes(s->plan);
-    s->grid = GRID_MIN_BYTES;
-    int64_t cells_wanted = s->n > GRID_CELLS / GRID_CELLS_PER_UNIT ? s->n * GRID_CELLS_PER_UNIT : GRID_CELLS;
-    while (s->total_bytes / s->grid > cells_wanted) s->grid *= 2;
-    s->whole = ms__arena_array(arena, n, sizeof *s->whole);
-    s->boundary = ms__arena_array(arena, n, sizeof *s->boundary);
-    s->cost = ms__arena_array(arena, n, sizeof *s->cost);
-    if (s->whole == NULL || s->boundary == NULL || s->cost == NULL) return MS_E_NO_MEMORY;
-    s->rest = s->all = to_cells(s->plan->rest_bytes, s->grid);
-    for (int64_t i = 0; i < s->n; i++) {
-        const ms_unit *unit = &s->plan->choices[i].unit;
-        s->whole[i] = to_cells(unit->saved_bytes, s->grid);
-        s->boundary[i] = ms__unit_can_recompute(unit) ? to_cells(unit->boundary_bytes, s->grid) : -1;
-        s->cost[i] = ms__unit_cost(unit);
-        s->all += s->whole[i];
+static int64_t find_grain(const ms__chain *chain) {
+    int64_t most = chain->between_bytes[0], held = 0, grain = GRAIN_MIN_BYTES;
+    for (int32_t i = 0; i < chain->n; i++) {
+        const ms__option *keep = &chain->units[i].options[0];
+        int64_t here = keep->forward_bytes > keep->backward_bytes ? keep->forward_bytes : keep->backward_bytes;
+        if (held + here > most) most = held + here;
+        held += keep->held_bytes;
+        if (held + chain->between_bytes[i + 1] > most) most = held + chain->between_bytes[i + 1];
     }
-    size_t cells = (size_t)s->all + 1;
-    s->best = ms__arena_array(arena, cells, sizeof *s->best);
-    s->next = ms__arena_array(arena, cells, sizeof *s->next);
-    s->chosen = ms__arena_array(arena, n, cells);
-    return s->best == NULL || s->next == NULL || s->chosen == NULL ? MS_E_NO_MEMORY : MS_OK;
+    while (most / grain > GRAIN_CELLS) grain *= 2;
+    return grain;
 }
 
-static void relax(int64_t *cell, unsigned char *chosen, int64_t cost, unsigned char recompute) {
-    if (cost >= *cell) return;
-    *cell = cost;
-    *chosen = recompute;
+static bool has_copies(const ms__chain *chain) {
+    for (int32_t i = 0; i < chain->n; i++)
+        for (int32_t o = 0; o < chain->units[i].n_options; o++)
+            if (chain->units[i].options[o].copy_bytes > 0) return true;
+    return false;
 }
 
-/* The least cost of a plan whose peak is at most `peak` cells above the states, or NO_PATH. Ties keep. `*out_end` is
- * how much that plan keeps at the end of forward. */
-static int64_t min_cost(search *s, int64_t peak, int64_t *out_end) {
-    size_t row = (size_t)s->all + 1;
-    for (int64_t b = 0; b <= s->all; b++) s->best[b] = b == 0 ? 0 : NO_PATH;
-    for (int64_t i = 0; i < s->n; i++) {
-        unsigned char *chosen = s->chosen + (size_t)i * row;
-        for (int64_t b = 0; b <= s->all; b++) s->next[b] = NO_PATH;
-        for (int64_t b = 0; b + s->whole[i] <= peak && b + s->whole[i] <= s->all; b++) {
-            if (s->best[b] == NO_PATH) continue;
-            relax(&s->next[b + s->whole[i]], &chosen[b + s->whole[i]], s->best[b], 0);
-            if (s->boundary[i] < 0) continue;
-            relax(&s->next[b + s->boundary[i]], &chosen[b + s->boundary[i]], s->best[b] + s->cost[i], 1);
+ms_status ms__search_new(ms__arena *arena, const ms__chain *chain, ms__search **out) {
+    ms__search *s = ms__arena_alloc(arena, sizeof *s);
+    if (s == NULL) return MS_E_NO_MEMORY;
+    bool copies = has_copies(chain);
+    *s = (ms__search){.chain = chain,
+                      .n_backlogs = copies ? chain->link.max_ticks + 1 : 1,
+                      .n_levels = copies ? ms__chain_host_levels(chain) : 1,
+                      .n_ticks = (int64_t)chain->max_ticks + 1,
+                      .grain = find_grain(chain)};
+    s->width = (int64_t)s->n_backlogs * s->n_levels;
+    size_t states = (size_t)(s->n_ticks * s->width);
+    s->held = ms__arena_array(arena, states, sizeof *s->held);
+    s->next = ms__arena_array(arena, states, sizeof *s->next);
+    s->least = ms__arena_array(arena, (size_t)s->width, sizeof *s->least);
+    s->back = ms__arena_array(arena, (size_t)chain->n + 1, states);
+    if (s->held == NULL || s->next == NULL || s->least == NULL || s->back == NULL) return MS_E_NO_MEMORY;
+    *out = s;
+    return MS_OK;
+}
+
+int64_t ms__search_round(const ms__search *s, int64_t n_bytes) { return n_bytes - n_bytes % s->grain; }
+
+/* ---- One unit ---- */
+
+/* An option of the unit at hand, with what does not depend on the state. */
+typedef struct move {
+    const ms__option *option;
+    int64_t room_bytes;   /* what may be held and in the backlog before it */
+    int64_t behind_bytes; /* the same behind it */
+    int32_t levels;
+    uint8_t index;
+} move;
+
+static int32_t list_moves(const ms__search *s, int32_t unit, move *out) {
+    const ms__chain_unit *u = &s->chain->units[unit];
+    int32_t n = 0;
+    for (int32_t o = 0; o < u->n_options; o++) {
+        const ms__option *option = &u->options[o];
+        int64_t peak = option->forward_bytes > option->backward_bytes ? option->forward_bytes : option->backward_bytes;
+        move m = {.option = option,
+                  .room_bytes = s->limit_bytes - peak,
+                  .behind_bytes = s->limit_bytes - s->chain->between_bytes[unit + 1],
+                  .levels = ms__chain_copy_levels(s->chain, option->copy_bytes),
+                  .index = (uint8_t)o};
+        if (m.room_bytes >= 0 && m.behind_bytes >= option->held_bytes && m.levels < s->n_levels) out[n++] = m;
+    }
+    return n;
+}
+
+static void take(ms__search *s, uint8_t *back, int64_t tick, int32_t backlog, int32_t level, const move *m) {
+    const ms__link *link = &s->chain->link;
+    int64_t held = s->held[state_of(s, tick, backlog, level)];
+    if (held + backlog * link->tick_bytes > m->room_bytes || level + m->levels >= s->n_levels) return;
+    const ms__option *o = m->option;
+    int32_t behind = (backlog > o->hide_ticks ? backlog - o->hide_ticks : 0) + o->copy_ticks;
+    int64_t later = tick + o->ticks;
+    if (o->waits) {
+        later += ms__chain_wait_ticks(s->chain, behind);
+        behind = 0;
+    }
+    if (behind >= s->n_backlogs || later > s->max_ticks) return;
+    held += o->held_bytes;
+    if (held + behind * link->tick_bytes > m->behind_bytes) return;
+    int64_t state = state_of(s, later, behind, level + m->levels);
+    if (held >= s->next[state]) return;
+    s->next[state] = held;
+    back[state] = (uint8_t)(m->index | backlog << OPTION_BITS);
+    if (later > s->last_tick) s->last_tick = later;
+}
+
+/* Drop what another state is no worse than in anything. */
+static void prune(ms__search *s) {
+    for (int64_t w = 0; w < s->width; w++) s->least[w] = INFINITE;
+    for (int64_t t = 0; t <= s->last_tick; t++) {
+        int64_t *row = s->next + t * s->width;
+        for (int32_t b = 0; b < s->n_backlogs; b++) {
+            for (int32_t l = 0; l < s->n_levels; l++) {
+                int64_t w = (int64_t)b * s->n_levels + l, *least = &s->least[w];
+                if (b > 0 && s->least[w - s->n_levels] < *least) *least = s->least[w - s->n_levels];
+                if (l > 0 && s->least[w - 1] < *least) *least = s->least[w - 1];
+                if (row[w] >= *least)
+                    row[w] = INFINITE;
+                else
+                    *least = row[w];
+            }
         }
-        int64_t *swap = s->best;
-        s->best = s->next;
-        s->next = swap;
     }
-    int64_t least = NO_PATH;
-    for (int64_t b = 0; b + s->rest <= peak && b <= s->all; b++) {
-        if (s->best[b] >= least) continue;
-        least = s->best[b];
-        *out_end = b;
+}
+
+static void decide_unit(ms__search *s, int32_t unit) {
+    move moves[MS_N_ACTIONS];
+    int32_t n_moves = list_moves(s, unit, moves);
+    uint8_t *back = s->back + (int64_t)unit * s->n_ticks * s->width;
+    int64_t last = s->last_tick;
+    for (int64_t i = 0; i < s->n_ticks * s->width; i++) s->next[i] = INFINITE;
+    for (int64_t t = 0; t <= last; t++)
+        for (int32_t b = 0; b < s->n_backlogs; b++)
+            for (int32_t l = 0; l < s->n_levels; l++) {
+                if (s->held[state_of(s, t, b, l)] == INFINITE) continue;
+                for (int32_t m = 0; m < n_moves; m++) take(s, back, t, b, l, &moves[m]);
+            }
+    prune(s);
+    int64_t *swap = s->held;
+    s->held = s->next;
+    s->next = swap;
+}
+
+/* ---- A whole search ---- */
+
+static void walk_back(const ms__search *s, int64_t tick, int32_t backlog, int32_t level, uint8_t *out) {
+    for (int32_t i = s->chain->n - 1; i >= 0; i--) {
+        uint8_t step = s->back[(int64_t)i * s->n_ticks * s->width + state_of(s, tick, backlog, level)];
+        int32_t before = step >> OPTION_BITS;
+        out[i] = step & ((1 << OPTION_BITS) - 1);
+        const ms__option *o = &s->chain->units[i].options[out[i]];
+        int32_t behind = (before > o->hide_ticks ? before - o->hide_ticks : 0) + o->copy_ticks;
+        tick -= o->ticks + (o->waits ? ms__chain_wait_ticks(s->chain, behind) : 0);
+        level -= ms__chain_copy_levels(s->chain, o->copy_bytes);
+        backlog = before;
+    }
+}
+
+int64_t ms__search_fastest(ms__search *s, int64_t limit_bytes, int64_t max_ticks, uint8_t *out_choices) {
+    if (s->chain->between_bytes[0] > limit_bytes || max_ticks < 0) return MS__NO_TICKS;
+    s->limit_bytes = limit_bytes;
+    s->max_ticks = max_ticks < s->n_ticks - 1 ? max_ticks : s->n_ticks - 1;
+    s->last_tick = 0;
+    for (int64_t i = 0; i < s->width; i++) s->held[i] = INFINITE;
+    s->held[0] = 0;
+    for (int32_t i = 0; i < s->chain->n; i++) decide_unit(s, i);
+    int64_t best = MS__NO_TICKS, best_tick = 0;
+    int32_t best_backlog = 0, best_level = 0;
+    for (int64_t t = 0; t <= s->last_tick; t++)
+        for (int32_t b = 0; b < s->n_backlogs; b++)
+            for (int32_t l = 0; l < s->n_levels; l++) {
+                int64_t ticks = t + ms__chain_wait_ticks(s->chain, b); /* at the end nothing hides it */
+                if (s->held[state_of(s, t, b, l)] == INFINITE || ticks >= best || ticks > max_ticks) continue;
+                best = ticks;
+                best_tick = t;
+                best_backlog = b;
+                best_level = l;
+            }
+    if (best != MS__NO_TICKS) walk_back(s, best_tick, best_backlog, best_level, out_choices);
+    return best;
+}
+
+static int64_t round_up(const ms__search *s, int64_t n_bytes) {
+    return ms__search_round(s, n_bytes + s->grain - 1);
+}
+
+/* No plan has a lower peak than if every unit did what is least, each for itself. */
+static int64_t least_peak(const ms__chain *chain) {
+    int64_t least = chain->between_bytes[0], held = 0;
+    for (int32_t i = 0; i < chain->n; i++) {
+        int64_t least_held = INFINITE, least_here = INFINITE;
+        for (int32_t o = 0; o < chain->units[i].n_options; o++) {
+            const ms__option *option = &chain->units[i].options[o];
+            int64_t here =
+                option->forward_bytes > option->backward_bytes ? option->forward_bytes : option->backward_bytes;
+            if (here < least_here) least_here = here;
+            if (option->held_bytes < least_held) least_held = option->held_bytes;
+        }
+        if (held + least_here > least) least = held + least_here;
+        held += least_held;
+        if (held + chain->between_bytes[i + 1] > least) least = held + chain->between_bytes[i + 1];
     }
     return least;
 }
 
-/* The least peak, in cells, of a plan that costs at most `cost`; `high` is one that is known to do. */
-static int64_t least_peak(search *s, int64_t cost, int64_t high) {
-    int64_t low = -1, end;
-    while (high - low > 1) {
-        int64_t middle = low + (high - low) / 2;
-        if (min_cost(s, middle, &end) <= cost)
-            high = middle;
-        else
+void ms__search_leanest(ms__search *s, int64_t max_ticks, uint8_t *choices) {
+    int64_t high = round_up(s, ms__chain_play(s->chain, choices).peak_bytes), at = INFINITE;
+    int64_t low = ms__search_round(s, least_peak(s->chain) - 1);
+    int64_t middle = high - s->grain; /* most often that is too low already */
+    while (high - low > s->grain) {   /* there is a plan at `high` and none at `low` */
+        if (ms__search_fastest(s, middle, max_ticks, choices) == MS__NO_TICKS) {
             low = middle;
+        } else {
+            at = middle;
+            high = round_up(s, ms__chain_play(s->chain, choices).peak_bytes);
+        }
+        middle = low + ms__search_round(s, (high - low) / 2);
     }
-    return high;
-}
-
-static void take_path(const search *s, ms_plan *plan, int64_t end) {
-    size_t row = (size_t)s->all + 1;
-    for (int64_t i = s->n - 1; i >= 0; i--) {
-        bool recompute = s->chosen[(size_t)i * row + (size_t)end] != 0;
-        plan->choices[i].action = recompute ? MS_ACTION_RECOMPUTE : MS_ACTION_KEEP;
-        end -= recompute ? s->boundary[i] : s->whole[i];
-    }
-}
-
-typedef struct size_text {
-    char text[32];
-} size_text;
-
-static size_text show(int64_t bytes) {
-    size_text shown;
-    bool large = bytes >= 100000000;
-    int64_t unit = large ? 1000000000 : 1000000;
-    (void)snprintf(shown.text, sizeof shown.text, "%lld.%03lld %s", (long long)(bytes / unit),
-                   (long long)(bytes % unit / (unit / 1000)), large ? "GB" : "MB");
-    return shown;
-}
-
-/* Recomputing a unit never raises the peak, so this is the smallest there is, to the byte. */
-static ms_status take_leanest(ms_plan *plan) {
-    int64_t largest = 0;
-    const char *name = "nothing";
-    for (int64_t i = 0; i < plan->n_choices; i++) {
-        const ms_unit *unit = &plan->choices[i].unit;
-        plan->choices[i].action = ms__unit_can_recompute(unit) ? MS_ACTION_RECOMPUTE : MS_ACTION_KEEP;
-        if (unit->saved_bytes <= largest) continue;
-        largest = unit->saved_bytes;
-        name = unit->name;
-    }
-    int64_t peak = ms__plan_peak(plan);
-    if (peak <= plan->budget_bytes) return MS_OK;
-    return ms__fail_value(
-        MS_E_BUDGET, peak,
-        "the smallest peak that recomputation can reach is %s, the budget is %s: parameters, gradients "
-        "and optimizer state take %s, logits and loss %s, the largest layer (\"%.64s\") %s. A smaller "
-        "batch or shorter inputs lower all but the first",
-        show(peak).text, show(plan->budget_bytes).text, show(plan->state_bytes).text, show(plan->rest_bytes).text, name,
-        show(largest).text);
-}
-
-/* Extra cost that the request allows: a share of the plain step, whose backward takes twice its forward. */
-static int64_t allowed_cost(const search *s, const ms_plan_request *request) {
-    if (request->slowdown_ppm < 0) return NO_PATH - 1;
-    int64_t forward = 0;
-    for (int64_t i = 0; i < s->n; i++) forward += s->cost[i];
-    if (request->slowdown_ppm >= 1000000) return forward; /* more than recomputing everything takes */
-    return forward / 1000000 * 3 * request->slowdown_ppm + forward % 1000000 * 3 * request->slowdown_ppm / 1000000;
-}
-
-static ms_status run(search *s, ms_plan *plan, const ms_plan_request *request) {
-    int64_t left = plan->budget_bytes - plan->state_bytes, end = 0, peak = s->all;
-    int64_t room = left >= s->total_bytes ? s->all : left / s->grid;
-    bool fits = false;
-    if (!(request->flags & MS_PLAN_FASTEST)) {
-        peak = least_peak(s, allowed_cost(s, request), s->all);
-        fits = plan->budget_bytes >= plan->state_bytes && peak <= room;
-    }
-    if (!fits) { /* the fastest plan within the budget, and of those the leanest */
-        int64_t limit = room < s->all ? room : s->all;
-        int64_t cost = plan->budget_bytes >= plan->state_bytes ? min_cost(s, limit, &end) : NO_PATH;
-        if (cost == NO_PATH) return take_leanest(plan);
-        peak = least_peak(s, cost, limit);
-    }
-    (void)min_cost(s, peak, &end);
-    take_path(s, plan, end);
-    return MS_OK;
-}
-
-ms_status ms__plan_search(ms_plan *plan, const ms_plan_request *request) {
-    ms__arena arena = {0};
-    search s = {.plan = plan, .n = plan->n_choices};
-    ms_status status = prepare(&s, &arena);
-    if (status == MS_OK) status = run(&s, plan, request);
-    ms__arena_free(&arena);
-    return status;
+    if (at != high) (void)ms__search_fastest(s, high, max_ticks, choices);
 }

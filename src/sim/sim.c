@@ -17,6 +17,7 @@
 #include "../common/arena.h"
 #include "../profile/profile.h"
 #include "allocator.h"
+#include "levers.h"
 #include "roofline.h"
 
 #define ROUND_BYTES 512
@@ -149,8 +150,7 @@ static int64_t time_now(const player *p) {
 /* What is between units is as in the kept step, unless all units are lean. */
 static int variant_of(const player *p, int32_t unit) {
     if (unit < 0) return p->has_variant[MS__KEPT] ? MS__KEPT : MS__LEAN;
-    if (p->request->actions == NULL) return MS__KEPT;
-    return p->request->actions[unit] == MS_ACTION_RECOMPUTE ? MS__LEAN : MS__KEPT;
+    return p->request->actions == NULL ? MS__KEPT : ms__variant_of(p->request->actions[unit]);
 }
 
 /* Fused optimizers update in place, without temporaries. */
@@ -366,9 +366,9 @@ static ms_status check_actions(const ms_simulation_request *request, const ms__s
     if (request->n_actions != (int64_t)step->n_units)
         return ms__fail(MS_E_MISMATCH, "%lld actions for %u units", (long long)request->n_actions, step->n_units);
     for (int64_t i = 0; i < request->n_actions; i++) {
-        if (request->actions[i] != MS_ACTION_KEEP && request->actions[i] != MS_ACTION_RECOMPUTE)
+        if (request->actions[i] < 0 || request->actions[i] >= MS_N_ACTIONS)
             return ms__fail(MS_E_INVALID, "ms_simulate: action %d is unknown", (int)request->actions[i]);
-        if (request->actions[i] == MS_ACTION_RECOMPUTE && !step->has_lean)
+        if (request->actions[i] != MS_ACTION_KEEP && !step->has_lean)
             return ms__fail(MS_E_INVALID, "this profile does not know its units recomputed");
     }
     return MS_OK;
@@ -383,7 +383,7 @@ static ms_status check_request(const ms_simulation_request *request) {
     status = ms__rates_check(request->rates);
     if (status != MS_OK) return status;
     if (request->n_multiprocessors < 0 || request->n_multiprocessors > MAX_MULTIPROCESSORS ||
-        request->limit_bytes < 0 || (request->flags & ~ALL_FLAGS) != 0 || request->reserved != 0)
+        request->limit_bytes < 0 || (request->flags & ~ALL_FLAGS) != 0 || (request->state & ~(uint32_t)MS_STATE_ALL) != 0)
         return ms__fail(MS_E_INVALID, "ms_simulate: a field of the request is out of range");
     if (request->profile->step == NULL) return ms__fail(MS_E_INVALID, "this profile has no step to simulate");
     return check_actions(request, request->profile->step);
@@ -404,6 +404,7 @@ ms_status ms_simulate(const ms_simulation_request *request, ms_simulation **out)
         status = ms__allocator_create(request->limit_bytes, &p.allocator);
     if (status == MS_OK) status = prepare(&p, &arena);
     if (status == MS_OK) status = play(&p, sim);
+    if (status == MS_OK) status = ms__overlay(request, sim->points, &sim->summary);
     ms__allocator_destroy(p.allocator);
     ms__arena_free(&arena);
     if (status != MS_OK) {

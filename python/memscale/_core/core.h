@@ -346,10 +346,20 @@ PyObject *core_hw_from_json(PyObject *module, PyObject *text);
 PyObject *core_find_units(PyObject *module, PyObject *const *args, Py_ssize_t n);
 PyObject *core_hash64(PyObject *module, PyObject *data);
 PyObject *core_plan_create(PyObject *module, PyObject *const *args, Py_ssize_t n);
+PyObject *core_plan_pareto(PyObject *module, PyObject *const *args, Py_ssize_t n);
+PyObject *core_action_name(PyObject *module, PyObject *action);
+PyObject *core_state_name(PyObject *module, PyObject *flag);
 PyObject *core_plan_from_json(PyObject *module, PyObject *text);
+PyObject *core_profile_from_units(PyObject *module, PyObject *const *args, Py_ssize_t n);
 PyObject *core_profile_from_traces(PyObject *module, PyObject *const *args, Py_ssize_t n);
 PyObject *core_profile_from_json(PyObject *module, PyObject *text);
 PyObject *core_profile_fit(PyObject *module, PyObject *list);
+
+/* A profile as an object, which owns it; NULL with an exception where the status is an error. */
+PyObject *core_wrap_profile(core_state *state, ms_status status, ms_profile *profile);
+
+/* The profile of an object, borrowed; NULL with a TypeError if it is none. */
+const ms_profile *core_profile_of(core_state *state, PyObject *object);
 PyObject *core_checksum(PyObject *module, PyObject *data);
 PyObject *core_gpu_models(PyObject *module, PyObject *unused);
 PyObject *core_gpu_model(PyObject *module, PyObject *name);

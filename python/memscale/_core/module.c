@@ -206,9 +206,15 @@ PyDoc_STRVAR(rates_from_json_doc, "rates_from_json(text)\n--\n\nCheck rates and 
 PyDoc_STRVAR(find_units_doc, "find_units(parents, class_hashes, own_hashes, param_bytes, flags)\n--\n\n"
                              "Indices of the units of a model. Arguments are bytes of 64-bit integers, flags of 32.");
 PyDoc_STRVAR(hash64_doc, "hash64(data)\n--\n\nA stable 64-bit hash of bytes.");
-PyDoc_STRVAR(plan_create_doc, "plan_create(units, state_bytes, rest_bytes, budget_bytes, slowdown_ppm, flags)\n--\n\n"
-                              "Decide which units are recomputed. units: tuples (name, param_bytes, saved_bytes, "
-                              "boundary_bytes, n_rows, flags).");
+#define REQUEST                                                                                                        \
+    "profile, half_profile, rates, n_multiprocessors, budget_bytes, margin_bytes, host_limit_bytes, slowdown_ppm, "    \
+    "may_change, actions, states, simulation, flags"
+PyDoc_STRVAR(plan_create_doc, "plan_create(" REQUEST ")\n--\n\nDecide what is done to each unit.");
+PyDoc_STRVAR(plan_pareto_doc, "plan_pareto(" REQUEST ", capacity)\n--\n\n"
+                              "Tuples (peak_bytes, step_ns, host_bytes, n_changed, state), the fastest first.");
+PyDoc_STRVAR(profile_from_units_doc, "profile_from_units(units, state_bytes, rest_bytes)\n--\n\n"
+                                     "A profile without a step. units: tuples (name, param_bytes, saved_bytes, "
+                                     "boundary_bytes, n_rows, flags).");
 PyDoc_STRVAR(plan_from_json_doc, "plan_from_json(text)\n--\n\nA plan that was saved by Plan.to_json().");
 PyDoc_STRVAR(profile_from_traces_doc, "profile_from_traces(names, param_bytes, kept, lean, batch, length)\n--\n\n"
                                       "A profile from the traces of a step, the second or None.");
@@ -236,10 +242,14 @@ static PyMethodDef functions[] = {
     {"hash64", core_hash64, METH_O, hash64_doc},
     {"checksum", core_checksum, METH_O, checksum_doc},
     {"plan_create", FAST(core_plan_create), METH_FASTCALL, plan_create_doc},
+    {"plan_pareto", FAST(core_plan_pareto), METH_FASTCALL, plan_pareto_doc},
+    {"profile_from_units", FAST(core_profile_from_units), METH_FASTCALL, profile_from_units_doc},
     {"plan_from_json", core_plan_from_json, METH_O, plan_from_json_doc},
     {"profile_from_traces", FAST(core_profile_from_traces), METH_FASTCALL, profile_from_traces_doc},
     {"profile_from_json", core_profile_from_json, METH_O, profile_from_json_doc},
     {"profile_fit", core_profile_fit, METH_O, profile_fit_doc},
+    {"action_name", core_action_name, METH_O, PyDoc_STR("action_name(action)\n--\n\nThe name of an action.")},
+    {"state_name", core_state_name, METH_O, PyDoc_STR("state_name(flag)\n--\n\nThe name of one state flag.")},
     {NULL, NULL, 0, NULL},
 };
 
@@ -256,6 +266,21 @@ static int add_constants(PyObject *module) {
         {"PLAN_FORCE", MS_PLAN_FORCE},
         {"PLAN_FASTEST", MS_PLAN_FASTEST},
         {"PLAN_RECOMPUTE_ALL", MS_PLAN_RECOMPUTE_ALL},
+        {"ACTION_KEEP", MS_ACTION_KEEP},
+        {"ACTION_RECOMPUTE", MS_ACTION_RECOMPUTE},
+        {"ACTION_KEEP_BOTH", MS_ACTION_KEEP_BOTH},
+        {"ACTION_KEEP_PRODUCTS", MS_ACTION_KEEP_PRODUCTS},
+        {"ACTION_KEEP_ATTENTION", MS_ACTION_KEEP_ATTENTION},
+        {"ACTION_OFFLOAD", MS_ACTION_OFFLOAD},
+        {"ACTION_OFFLOAD_NOW", MS_ACTION_OFFLOAD_NOW},
+        {"ACTION_RECOMPUTE_OFFLOAD", MS_ACTION_RECOMPUTE_OFFLOAD},
+        {"ACTION_RECOMPUTE_OFFLOAD_NOW", MS_ACTION_RECOMPUTE_OFFLOAD_NOW},
+        {"ACTION_TILE", MS_ACTION_TILE},
+        {"STATE_HALF", MS_STATE_HALF},
+        {"STATE_8BIT", MS_STATE_8BIT},
+        {"STATE_OFFLOAD", MS_STATE_OFFLOAD},
+        {"STATE_OFFLOAD_GRADIENTS", MS_STATE_OFFLOAD_GRADIENTS},
+        {"STATE_TILE_LOSS", MS_STATE_TILE_LOSS},
         {"SIMULATE_ALLOCATOR", MS_SIMULATE_ALLOCATOR},
         {"SIMULATE_ENGINE_THREAD", MS_SIMULATE_ENGINE_THREAD},
         {"SIMULATE_FUSED", MS_SIMULATE_FUSED},

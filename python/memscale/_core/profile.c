@@ -12,7 +12,7 @@ typedef struct ProfileObject {
     ms_profile *profile; /* owned */
 } ProfileObject;
 
-static PyObject *wrap_profile(core_state *state, ms_status status, ms_profile *profile) {
+PyObject *core_wrap_profile(core_state *state, ms_status status, ms_profile *profile) {
     if (status != MS_OK) return core_raise(state, status);
     allocfunc alloc = (allocfunc)PyType_GetSlot(state->profile_type, Py_tp_alloc);
     ProfileObject *object = (ProfileObject *)alloc(state->profile_type, 0);
@@ -21,6 +21,12 @@ static PyObject *wrap_profile(core_state *state, ms_status status, ms_profile *p
     else
         object->profile = profile;
     return (PyObject *)object;
+}
+
+const ms_profile *core_profile_of(core_state *state, PyObject *object) {
+    if (PyObject_TypeCheck(object, state->profile_type)) return ((ProfileObject *)object)->profile;
+    PyErr_SetString(PyExc_TypeError, "a profile of libmemscale is needed");
+    return NULL;
 }
 
 /* ---- Traces ---- */
@@ -101,7 +107,7 @@ PyObject *core_profile_from_traces(PyObject *module, PyObject *const *args, Py_s
     Py_BEGIN_ALLOW_THREADS
     status = ms_profile_from_traces(&request, &profile);
     Py_END_ALLOW_THREADS
-    result = wrap_profile(core_get_state(module), status, profile);
+    result = core_wrap_profile(core_get_state(module), status, profile);
 done:
     PyMem_Free((void *)kept.names);
     PyMem_Free((void *)lean.names);
@@ -115,7 +121,7 @@ PyObject *core_profile_from_json(PyObject *module, PyObject *object) {
     if (text == NULL) return NULL;
     ms_profile *profile = NULL;
     ms_status status = ms_profile_from_json(text, (size_t)n, &profile);
-    return wrap_profile(core_get_state(module), status, profile);
+    return core_wrap_profile(core_get_state(module), status, profile);
 }
 
 /* ---- Shapes ---- */
@@ -146,7 +152,7 @@ PyObject *core_profile_fit(PyObject *module, PyObject *list) {
         Py_BEGIN_ALLOW_THREADS
         status = ms_profile_fit(profiles, n, &profile);
         Py_END_ALLOW_THREADS
-        result = wrap_profile(state, status, profile);
+        result = core_wrap_profile(state, status, profile);
     }
 done:
     PyMem_Free((void *)profiles);
@@ -161,7 +167,7 @@ static PyObject *profile_at(PyObject *self, PyObject *args) {
     if (!PyArg_ParseTuple(args, "LL:at", &batch, &length)) return NULL;
     ms_profile *profile = NULL;
     ms_status status = ms_profile_at(((ProfileObject *)self)->profile, batch, length, &profile);
-    return wrap_profile(core_state_of_type(Py_TYPE(self)), status, profile);
+    return core_wrap_profile(core_state_of_type(Py_TYPE(self)), status, profile);
 }
 
 /* ---- Simulations ---- */
@@ -211,6 +217,8 @@ static PyObject *summary_of(const ms_simulation *sim) {
         {"host_ns", s.host_ns},
         {"device_ns", s.device_ns},
         {"n_ops", s.n_ops},
+        {"host_bytes", s.host_bytes},
+        {"wait_ns", s.wait_ns},
         {"peak_unit", s.peak_unit},
         {"peak_phase", s.peak_phase},
     };
@@ -223,7 +231,7 @@ static PyObject *summary_of(const ms_simulation *sim) {
     return dict;
 }
 
-PyDoc_STRVAR(simulate_doc, "simulate($self, actions, rates, n_multiprocessors, limit_bytes, flags, /)\n--\n\n"
+PyDoc_STRVAR(simulate_doc, "simulate($self, actions, rates, n_multiprocessors, limit_bytes, flags, state, /)\n--\n\n"
                            "Play the step. actions: bytes of 32-bit integers, one for each unit, or None; rates: JSON "
                            "text. A dict.");
 
@@ -232,11 +240,12 @@ static PyObject *profile_simulate(PyObject *self, PyObject *args) {
     const char *text;
     Py_ssize_t n_text;
     long long n_multiprocessors, limit;
-    unsigned int flags;
+    unsigned int flags, model_state;
     ms_rates rates = {.struct_bytes = sizeof rates};
     ms_simulation_request request = {.struct_bytes = sizeof request, .rates = &rates};
     core_state *state = core_state_of_type(Py_TYPE(self));
-    if (!PyArg_ParseTuple(args, "Os#LLI:simulate", &actions, &text, &n_text, &n_multiprocessors, &limit, &flags))
+    if (!PyArg_ParseTuple(args, "Os#LLII:simulate", &actions, &text, &n_text, &n_multiprocessors, &limit, &flags,
+                          &model_state))
         return NULL;
     if (actions != Py_None && read_array(actions, 4, (const void **)&request.actions, &request.n_actions) < 0)
         return NULL;
@@ -244,6 +253,7 @@ static PyObject *profile_simulate(PyObject *self, PyObject *args) {
     request.n_multiprocessors = n_multiprocessors;
     request.limit_bytes = limit;
     request.flags = flags;
+    request.state = model_state;
     ms_simulation *sim = NULL;
     ms_status status = ms_rates_from_json(text, (size_t)n_text, &rates);
     if (status == MS_OK) {
