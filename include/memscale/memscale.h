@@ -635,15 +635,15 @@ typedef struct ms_plan_request {
     const ms_profile *half_profile; /* the same step in 16 bits, for MS_STATE_HALF; NULL: that is not to be had */
     const ms_rates *rates;          /* of the device; may be NULL where the profile has no step */
     int64_t n_multiprocessors;
-    int64_t budget_bytes;       /* above 0 */
-    int64_t margin_bytes;       /* of the budget, left free: what a prediction may be wrong by */
-    int64_t host_limit_bytes;   /* host memory that may be taken and pinned */
-    int64_t slowdown_ppm;       /* extra step time allowed; negative: unbounded. Ignored with MS_PLAN_FASTEST. */
-    const uint8_t *may_change;  /* for each unit of the profile: 0 if it has to be kept; NULL: as the profile says */
-    uint32_t actions;           /* bits 1 << enum ms_action: what may be done to units beside keeping them */
-    uint32_t states;            /* enum ms_state_flag: what may be done to the model */
-    uint32_t simulation;        /* enum ms_simulation_flag: how the step runs */
-    uint32_t flags;             /* enum ms_plan_flag */
+    int64_t budget_bytes;      /* above 0 */
+    int64_t margin_bytes;      /* of the budget, left free: what a prediction may be wrong by */
+    int64_t host_limit_bytes;  /* host memory that may be taken and pinned */
+    int64_t slowdown_ppm;      /* extra step time allowed; negative: unbounded. Ignored with MS_PLAN_FASTEST. */
+    const uint8_t *may_change; /* for each unit of the profile: 0 if it has to be kept; NULL: as the profile says */
+    uint32_t actions;          /* bits 1 << enum ms_action: what may be done to units beside keeping them */
+    uint32_t states;           /* enum ms_state_flag: what may be done to the model */
+    uint32_t simulation;       /* enum ms_simulation_flag: how the step runs */
+    uint32_t flags;            /* enum ms_plan_flag */
 } ms_plan_request;
 
 typedef struct ms_plan ms_plan; /* immutable: may be read from several threads at once */
@@ -655,10 +655,10 @@ typedef struct ms_plan_summary {
     int64_t budget_bytes;
     int64_t margin_bytes;
     int64_t host_limit_bytes;
-    int64_t host_bytes;           /* of host memory, at most */
-    int64_t baseline_ns, step_ns; /* of the step, nothing done and with this plan; 0: not known */
-    int64_t slowdown_ppm;         /* predicted extra step time of this plan */
-    int64_t batch, length;        /* of the input that it was made for; 0: not said */
+    int64_t host_bytes;             /* of host memory, at most */
+    int64_t baseline_ns, step_ns;   /* of the step, nothing done and with this plan; 0: not known */
+    int64_t slowdown_ppm;           /* predicted extra step time of this plan */
+    int64_t batch, length;          /* of the input that it was made for; 0: not said */
     int64_t parts[MS_N_CATEGORIES]; /* of the predicted peak; all 0: not known */
     int64_t n_units;
     int64_t n_changed;    /* units that are not kept */
@@ -674,12 +674,12 @@ typedef struct ms_plan_entry {
     uint64_t struct_bytes;
     const char *name; /* borrowed: it lives as long as the plan */
     int64_t param_bytes;
-    int64_t kept_bytes; /* held between its forward and its backward when nothing is done */
-    int64_t held_bytes; /* with this plan */
-    int64_t host_bytes; /* in host memory meanwhile */
-    int64_t extra_ns;   /* that its action takes */
-    int32_t action;     /* enum ms_action */
-    int32_t reason;     /* enum ms_reason */
+    int64_t kept_bytes;   /* held between its forward and its backward when nothing is done */
+    int64_t held_bytes;   /* with this plan */
+    int64_t host_bytes;   /* in host memory meanwhile */
+    int64_t extra_ns;     /* that its action takes */
+    int32_t action;       /* enum ms_action */
+    int32_t reason;       /* enum ms_reason */
     int32_t other;        /* the action that came closest, and */
     int32_t other_reason; /* why it was not taken */
     int64_t other_bytes;  /* what the peak would be with it, less what it is */

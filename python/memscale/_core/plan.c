@@ -242,10 +242,10 @@ static PyObject *plan_entries(PyObject *self, PyObject *Py_UNUSED(unused)) {
             Py_CLEAR(list);
             break;
         }
-        PyObject *row = Py_BuildValue(
-            "(sisLLLLLisLL)", e.name, (int)e.action, ms_reason_name(e.reason), (long long)e.param_bytes,
-            (long long)e.kept_bytes, (long long)e.held_bytes, (long long)e.host_bytes, (long long)e.extra_ns,
-            (int)e.other, ms_reason_name(e.other_reason), (long long)e.other_bytes, (long long)e.other_ns);
+        PyObject *row = Py_BuildValue("(sisLLLLLisLL)", e.name, (int)e.action, ms_reason_name(e.reason),
+                                      (long long)e.param_bytes, (long long)e.kept_bytes, (long long)e.held_bytes,
+                                      (long long)e.host_bytes, (long long)e.extra_ns, (int)e.other,
+                                      ms_reason_name(e.other_reason), (long long)e.other_bytes, (long long)e.other_ns);
         if (row == NULL || PyList_Append(list, row) < 0) Py_CLEAR(list);
         Py_XDECREF(row);
     }
@@ -288,12 +288,9 @@ static void plan_dealloc(PyObject *self) {
 }
 
 static PyMethodDef plan_methods[] = {
-    {"summary", plan_summary, METH_NOARGS, summary_doc},
-    {"entries", plan_entries, METH_NOARGS, entries_doc},
-    {"explain", plan_explain, METH_NOARGS, explain_doc},
-    {"to_json", plan_to_json, METH_NOARGS, to_json_doc},
-    {"check_units", plan_check_units, METH_O, check_doc},
-    {NULL, NULL, 0, NULL},
+    {"summary", plan_summary, METH_NOARGS, summary_doc},  {"entries", plan_entries, METH_NOARGS, entries_doc},
+    {"explain", plan_explain, METH_NOARGS, explain_doc},  {"to_json", plan_to_json, METH_NOARGS, to_json_doc},
+    {"check_units", plan_check_units, METH_O, check_doc}, {NULL, NULL, 0, NULL},
 };
 
 static PyType_Slot plan_slots[] = {
