@@ -742,6 +742,26 @@ MS_API ms_status ms_plan_from_json(const char *text, size_t n_bytes, ms_plan **o
  * MS_E_NO_MEMORY, MS_E_MISMATCH (the message names the first difference). */
 MS_API ms_status ms_plan_check_units(const ms_plan *plan, const ms_unit *units, int64_t n_units);
 
+/* ---- Shapes of batches ----------------------------------------------------------------------------------------- */
+
+/* Plans for batches that change their shape. One thread at a time. */
+typedef struct ms_guard ms_guard;
+
+/* Watch over a plan that was made from this request, at the shape of its profile. Profiles, rates and may_change are
+ * borrowed until it is destroyed, `plan` too. `*out_guard` is owned, ms_guard_destroy. Errors: as ms_plan_create, and
+ * MS_E_MISMATCH (the plan has other units). */
+MS_API ms_status ms_guard_create(const ms_plan_request *request, const ms_plan *plan, ms_guard **out_guard);
+
+/* Cannot fail. NULL is allowed. */
+MS_API void ms_guard_destroy(ms_guard *guard);
+
+/* The plan for an input of this shape: the guard's own as long as the step fits with it, else one that is made for the
+ * shape, and for all that are no longer than the next multiple of 64. Nothing that is smaller in both is computed, and
+ * a shape that was asked for before takes no time and no memory. `*out_plan` is borrowed: it lives as long as the
+ * guard. Errors: MS_E_BUDGET (no plan fits), MS_E_INVALID (the profile knows no other shape than its own), MS_E_LIMIT,
+ * MS_E_NO_MEMORY. */
+MS_API ms_status ms_guard_check(ms_guard *guard, int64_t batch, int64_t length, const ms_plan **out_plan);
+
 #ifdef __cplusplus
 }
 #endif

@@ -52,8 +52,8 @@ ms_status ms__decision_open(ms__decision *d) {
             if (kept == NULL) return MS_E_NO_MEMORY;
             ms__chain_set_ticks(&v.chain, false);
             d->baseline_ns = v.chain.base_ns;
-            d->baseline_bytes =
-                d->plain.runs[0] == NULL ? ms__chain_play(&v.chain, kept).peak_bytes : d->plain.kept.steady_peak_bytes;
+            d->baseline_bytes = d->plain.runs[0] == NULL ? ms__chain_play(&v.chain, kept).peak_bytes
+                                                         : ms__simulated_peak(&d->plain.kept);
         }
         if (v.chain.host_limit_bytes >= 0) insert_variant(d, &v);
     }
@@ -93,6 +93,10 @@ static ms_status simulate(const ms__decision *d, const ms__variant *v, const uin
     return status;
 }
 
+int64_t ms__simulated_peak(const ms_simulation_summary *s) {
+    return s->first_peak_bytes > s->steady_peak_bytes ? s->first_peak_bytes : s->steady_peak_bytes;
+}
+
 /* What these choices come to. A model that is left alone is exactly as it was simulated. */
 ms_status ms__decision_appraise(const ms__decision *d, const ms__variant *v, const uint8_t *choices,
                                 ms__candidate *out) {
@@ -106,7 +110,7 @@ ms_status ms__decision_appraise(const ms__decision *d, const ms__variant *v, con
     if (alone || v->basis->runs[MS__KEPT] == NULL) return MS_OK;
     ms_simulation_summary played;
     ms_status status = simulate(d, v, choices, &played);
-    if (status == MS_OK && played.steady_peak_bytes > out->peak_bytes) out->peak_bytes = played.steady_peak_bytes;
+    if (status == MS_OK && ms__simulated_peak(&played) > out->peak_bytes) out->peak_bytes = ms__simulated_peak(&played);
     return status;
 }
 

@@ -42,6 +42,9 @@ void ms__decision_close(ms__decision *decision);
 ms_status ms__decision_appraise(const ms__decision *decision, const ms__variant *variant, const uint8_t *choices,
                                 ms__candidate *out);
 
+/* The highest peak of a simulation: of the first step, or of a later one. */
+int64_t ms__simulated_peak(const ms_simulation_summary *summary);
+
 /* Is this a request that ms_plan_create can take? Errors: as there. */
 ms_status ms__request_check(const ms_plan_request *request);
 
