@@ -180,7 +180,9 @@ class Profile:
         actions = array("i", [unit.name in chosen for unit in self.units])
         core = self._core if chosen else self._plain
         rates = where.rates.to_json()
-        found = core.simulate(actions.tobytes() if chosen else None, rates, where.n_multiprocessors, limit_bytes, flags, 0)
+        found = core.simulate(
+            actions.tobytes() if chosen else None, rates, where.n_multiprocessors, limit_bytes, flags, 0
+        )
         return self._simulation(found)
 
     def at(self, batch: int, length: int = 0) -> Profile:
