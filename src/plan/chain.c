@@ -4,6 +4,7 @@
 #include "../sim/roofline.h"
 
 #define MAX_HOST_LEVELS 16
+#define MAX_TICKS (1 << 16)
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
@@ -94,9 +95,10 @@ void ms__chain_set_ticks(ms__chain *chain, bool waits) {
         ms__chain_unit *unit = &chain->units[i];
         for (int32_t o = 0; o < unit->n_options; o++) {
             ms__option *option = &unit->options[o];
-            option->ticks = (int32_t)(option->extra_ns / chain->tick_ns + (option->extra_ns % chain->tick_ns != 0));
+            int64_t ticks = option->extra_ns / chain->tick_ns + (option->extra_ns % chain->tick_ns != 0);
+            option->ticks = (int32_t)(ticks < MAX_TICKS ? ticks : MAX_TICKS); /* which no plan has */
         }
         most += most_ns(chain, unit, waits) / chain->tick_ns + 1;
     }
-    chain->max_ticks = (int32_t)most;
+    chain->max_ticks = (int32_t)(most < MAX_TICKS ? most : MAX_TICKS - 1);
 }

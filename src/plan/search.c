@@ -16,7 +16,7 @@
 
 #define OPTION_BITS 4
 #define OPTION_MASK ((1 << OPTION_BITS) - 1)
-#define MAX_CELLS (1 << 25)   /* a plan has fewer */
+#define MAX_CELLS (1 << 25)    /* a plan has fewer */
 #define NO_WAY (2 * MAX_CELLS) /* with whatever is held before it: never below MAX_CELLS */
 #define BLOCK_BYTES (INT64_C(16) << 20)
 
@@ -25,13 +25,14 @@ struct ms__search {
     int32_t n_backlogs, n_levels; /* of the link and the host, 1 each where they do not matter */
     int64_t width;                /* n_backlogs * n_levels: states at one time */
     int64_t n_ticks;
+    int64_t stride; /* of rows: n_ticks, made even */
     int64_t cell_bytes, slack_bytes;
-    int32_t *lengths;   /* [n + 1]: more ticks than that change nothing for the units from there on */
-    uint8_t *reached;   /* [n + 1][state]: is there a way to it? */
-    int32_t *rows[2];   /* [state][tick]: entries of the unit at hand and of the one behind it */
-    int32_t *first;     /* [tick]: entries of the whole chain */
-    int32_t *ends;      /* [block][state][tick]: entries before its first unit */
-    uint8_t *options;   /* [unit of the block][state][tick / 2] */
+    int32_t *lengths;                     /* [n + 1]: more ticks than that change nothing for the units from there on */
+    uint8_t *reached;                     /* [n + 1][state]: is there a way to it? */
+    int32_t *rows[2];                     /* [state][tick]: entries of the unit at hand and of the one behind it */
+    int32_t *first;                       /* [tick]: entries of the whole chain */
+    int32_t *ends;                        /* [block][state][tick]: entries before its first unit */
+    uint8_t *options;                     /* [unit of the block][state][tick / 2] */
     int32_t block_units, n_blocks, block; /* the block that `options` has */
 };
 
@@ -127,6 +128,21 @@ static void relax(int32_t *restrict out, const int32_t *restrict from, int64_t n
     }
 }
 
+/* The first entry of a row that is no larger, or the number of entries: rows fall, but for options among equals, and
+ * the first option has the lowest number. */
+static int64_t first_within(const int32_t *row, int64_t n, int32_t entry) {
+    int64_t low = 0, high = n;
+    while (low < high) {
+        int64_t middle = (low + high) / 2;
+        if ((row[middle] & ~OPTION_MASK) <= (entry & ~OPTION_MASK))
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
+/* From where on a row is as low as this option can be it changes nothing. */
 static void take_option(ms__search *s, int32_t unit, int64_t state, int32_t option) {
     const ms__option *o = &s->chain->units[unit].options[option];
     int32_t backlog = (int32_t)(state / s->n_levels);
@@ -135,41 +151,39 @@ static void take_option(ms__search *s, int32_t unit, int64_t state, int32_t opti
     if (m.state < 0 || m.ticks >= n_out) return;
     int32_t held = cells(s, o->held_bytes) * (1 << OPTION_BITS);
     int32_t peak = cells(s, peak_of(o) + backlog * s->chain->link.tick_bytes) * (1 << OPTION_BITS);
-    int32_t *out = s->rows[unit & 1] + state * s->n_ticks + m.ticks;
-    const int32_t *from = s->rows[(unit + 1) & 1] + m.state * s->n_ticks;
-    int64_t n = n_out - m.ticks < n_from ? n_out - m.ticks : n_from;
-    relax(out, from, n, held, peak, option);
+    int32_t *out = s->rows[unit & 1] + state * s->stride + m.ticks;
+    const int32_t *from = s->rows[(unit + 1) & 1] + m.state * s->stride;
     int32_t last = (from[n_from - 1] + held > peak ? from[n_from - 1] + held : peak) | option;
-    for (int64_t t = n; t < n_out - m.ticks; t++) out[t] = last < out[t] ? last : out[t];
+    int64_t n_all = first_within(out, n_out - m.ticks, last), n = n_all < n_from ? n_all : n_from;
+    relax(out, from, n, held, peak, option);
+    for (int64_t t = n; t < n_all; t++) out[t] = last < out[t] ? last : out[t];
 }
 
 /* Move the options out of a row, and count what there is between units. */
-static void finish_row(ms__search *s, int32_t unit, int64_t state, uint8_t *options) {
-    int32_t *row = s->rows[unit & 1] + state * s->n_ticks;
+static void finish_row(ms__search *s, int32_t unit, int64_t state, uint8_t *restrict options) {
+    int32_t *restrict row = s->rows[unit & 1] + state * s->stride;
     int64_t backlog_bytes = state / s->n_levels * s->chain->link.tick_bytes;
     int32_t between = cells(s, s->chain->between_bytes[unit] + backlog_bytes) * (1 << OPTION_BITS);
     int64_t n = s->lengths[unit];
-    if (n % 2 != 0 && n < s->n_ticks) row[n] = row[n - 1];
-    for (int64_t t = 0; t < n; t += 2) {
-        int32_t other = t + 1 < s->n_ticks ? row[t + 1] : 0;
-        options[t / 2] = (uint8_t)((row[t] & OPTION_MASK) | (other & OPTION_MASK) << OPTION_BITS);
-    }
+    if (n % 2 != 0) row[n] = row[n - 1];
+    for (int64_t k = 0; k < (n + 1) / 2; k++)
+        options[k] = (uint8_t)((row[2 * k] & OPTION_MASK) | (row[2 * k + 1] & OPTION_MASK) << OPTION_BITS);
     for (int64_t t = 0; t < n; t++) {
         int32_t entry = row[t] & ~OPTION_MASK;
         row[t] = entry > between ? entry : between;
     }
 }
 
-static int64_t options_bytes(const ms__search *s) { return s->width * ((s->n_ticks + 1) / 2); }
+static int64_t options_bytes(const ms__search *s) { return s->width * s->stride / 2; }
 
 static void decide_unit(ms__search *s, int32_t unit) {
     uint8_t *options = s->options + unit % s->block_units * options_bytes(s);
     for (int64_t state = 0; state < s->width; state++) {
         if (!s->reached[unit * s->width + state]) continue;
-        int32_t *row = s->rows[unit & 1] + state * s->n_ticks;
+        int32_t *row = s->rows[unit & 1] + state * s->stride;
         for (int64_t t = 0; t < s->lengths[unit]; t++) row[t] = NO_WAY << OPTION_BITS | OPTION_MASK;
         for (int32_t o = 0; o < s->chain->units[unit].n_options; o++) take_option(s, unit, state, o);
-        finish_row(s, unit, state, options + state * ((s->n_ticks + 1) / 2));
+        finish_row(s, unit, state, options + state * s->stride / 2);
     }
 }
 
@@ -180,7 +194,7 @@ static void set_end(ms__search *s) {
     const ms__chain *chain = s->chain;
     for (int64_t state = 0; state < s->width; state++) {
         int32_t backlog = (int32_t)(state / s->n_levels), wait = ms__chain_wait_ticks(chain, backlog);
-        int32_t *row = s->rows[chain->n & 1] + state * s->n_ticks;
+        int32_t *row = s->rows[chain->n & 1] + state * s->stride;
         int32_t peak = cells(s, chain->between_bytes[chain->n] + backlog * chain->link.tick_bytes);
         for (int64_t t = 0; t < s->lengths[chain->n]; t++) row[t] = (t < wait ? NO_WAY : peak) * (1 << OPTION_BITS);
     }
@@ -188,19 +202,19 @@ static void set_end(ms__search *s) {
 
 static void run_block(ms__search *s, int32_t block) {
     const ms__chain *chain = s->chain;
-    size_t row_bytes = (size_t)(s->width * s->n_ticks) * sizeof(int32_t);
+    size_t row_bytes = (size_t)(s->width * s->stride) * sizeof(int32_t);
     int64_t from = (int64_t)block * s->block_units, to = from + s->block_units;
     if (to >= chain->n)
         set_end(s);
     else
-        memcpy(s->rows[to & 1], s->ends + (block + 1) * s->width * s->n_ticks, row_bytes);
+        memcpy(s->rows[to & 1], s->ends + (block + 1) * s->width * s->stride, row_bytes);
     for (int32_t i = (int32_t)(to < chain->n ? to : chain->n) - 1; i >= from; i--) decide_unit(s, i);
-    if (block > 0) memcpy(s->ends + block * s->width * s->n_ticks, s->rows[from & 1], row_bytes);
+    if (block > 0) memcpy(s->ends + block * s->width * s->stride, s->rows[from & 1], row_bytes);
     s->block = block;
 }
 
 static ms_status allot(ms__arena *arena, ms__search *s) {
-    size_t n = (size_t)s->chain->n, states = (size_t)s->width * (size_t)s->n_ticks;
+    size_t n = (size_t)s->chain->n, states = (size_t)s->width * (size_t)s->stride;
     s->block_units = (int32_t)larger(1, BLOCK_BYTES / options_bytes(s));
     if (s->block_units > s->chain->n) s->block_units = s->chain->n > 0 ? s->chain->n : 1;
     s->n_blocks = (s->chain->n + s->block_units - 1) / s->block_units;
@@ -224,6 +238,7 @@ ms_status ms__search_new(ms__arena *arena, const ms__chain *chain, int64_t max_t
                       .n_backlogs = copies ? chain->link.max_ticks + 1 : 1,
                       .n_levels = copies ? ms__chain_host_levels(chain) : 1,
                       .n_ticks = larger(0, max_ticks < chain->max_ticks ? max_ticks : chain->max_ticks) + 1};
+    s->stride = s->n_ticks + s->n_ticks % 2;
     s->width = (int64_t)s->n_backlogs * s->n_levels;
     set_cells(s);
     ms_status status = allot(arena, s);
@@ -257,8 +272,7 @@ static void walk(ms__search *s, int64_t ticks, uint8_t *out) {
     int64_t state = 0;
     for (int32_t i = 0; i < s->chain->n; i++) {
         if (i / s->block_units != s->block) run_block(s, i / s->block_units);
-        const uint8_t *options =
-            s->options + i % s->block_units * options_bytes(s) + state * ((s->n_ticks + 1) / 2);
+        const uint8_t *options = s->options + i % s->block_units * options_bytes(s) + state * s->stride / 2;
         int64_t t = ticks < s->lengths[i] ? ticks : s->lengths[i] - 1;
         out[i] = options[t / 2] >> (t % 2 * OPTION_BITS) & OPTION_MASK;
         const ms__option *o = &s->chain->units[i].options[out[i]];

@@ -222,13 +222,13 @@ static inline ms_profile *plain_profile(const model *m) {
     ms_unit units[MAX_UNITS];
     for (int64_t u = 0; u < m->n_units; u++) {
         int64_t saved = some_bytes(m) * 4;
-        units[u] = (ms_unit){.name = unit_names[u],
-                             .param_bytes = m->params[u],
-                             .saved_bytes = saved,
-                             .boundary_bytes = one_in(8) ? saved : up_to(saved / (one_in(2) ? 1 : 8)),
-                             .n_rows = rows[up_to(3)],
-                             .flags = (one_in(8) ? 0 : (uint32_t)MS_UNIT_ELIGIBLE) |
-                                      (one_in(16) ? 0 : (uint32_t)MS_UNIT_RUN)};
+        units[u] =
+            (ms_unit){.name = unit_names[u],
+                      .param_bytes = m->params[u],
+                      .saved_bytes = saved,
+                      .boundary_bytes = one_in(8) ? saved : up_to(saved / (one_in(2) ? 1 : 8)),
+                      .n_rows = rows[up_to(3)],
+                      .flags = (one_in(8) ? 0 : (uint32_t)MS_UNIT_ELIGIBLE) | (one_in(16) ? 0 : (uint32_t)MS_UNIT_RUN)};
     }
     ms_profile_view view = {.struct_bytes = sizeof view,
                             .units = units,
@@ -252,7 +252,9 @@ typedef struct problem {
 
 static inline ms_rates random_rates(void) {
     ms_rates rates = {.struct_bytes = sizeof rates,
-                      .capability = one_in(4) ? 0 : one_in(2) ? 86 : 90,
+                      .capability = one_in(4)   ? 0
+                                    : one_in(2) ? 86
+                                                : 90,
                       .fp32_gflops = 1 + up_to(2000),
                       .memory_mb_per_s = 1 + up_to(one_in(2) ? 100 : 100000),
                       .launch_ns = up_to(2000),

@@ -197,8 +197,7 @@ TEST(threads_do_not_matter) {
         choose_budget(&p);
         char *text = json_of(&p.request);
         pthread_t threads[N_THREADS];
-        for (int t = 0; t < N_THREADS; t++)
-            CHECK(pthread_create(&threads[t], NULL, json_in_thread, &p.request) == 0);
+        for (int t = 0; t < N_THREADS; t++) CHECK(pthread_create(&threads[t], NULL, json_in_thread, &p.request) == 0);
         for (int t = 0; t < N_THREADS; t++) {
             void *other = NULL;
             CHECK(pthread_join(threads[t], &other) == 0);
