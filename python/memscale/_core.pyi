@@ -16,6 +16,21 @@ UNIT_RUN: int
 PLAN_FORCE: int
 PLAN_FASTEST: int
 PLAN_RECOMPUTE_ALL: int
+ACTION_KEEP: int
+ACTION_RECOMPUTE: int
+ACTION_KEEP_BOTH: int
+ACTION_KEEP_PRODUCTS: int
+ACTION_KEEP_ATTENTION: int
+ACTION_OFFLOAD: int
+ACTION_OFFLOAD_NOW: int
+ACTION_RECOMPUTE_OFFLOAD: int
+ACTION_RECOMPUTE_OFFLOAD_NOW: int
+ACTION_TILE: int
+STATE_HALF: int
+STATE_8BIT: int
+STATE_OFFLOAD: int
+STATE_OFFLOAD_GRADIENTS: int
+STATE_TILE_LOSS: int
 SIMULATE_ALLOCATOR: int
 SIMULATE_ENGINE_THREAD: int
 SIMULATE_FUSED: int
@@ -103,9 +118,17 @@ class Profile:
     def costs(self, unit: int, phase: int, /) -> dict[str, int]: ...
     def to_json(self) -> str: ...
 
+# (profile, half_profile, rates, n_multiprocessors, budget_bytes, margin_bytes, host_limit_bytes, slowdown_ppm,
+# may_change, actions, states, simulation, flags)
+PlanArguments = tuple[Profile, Profile | None, str | None, int, int, int, int, int, bytes | None, int, int, int, int]
+# (name, action, reason, param_bytes, kept_bytes, held_bytes, host_bytes, extra_ns, other, other_reason, other_bytes,
+# other_ns)
+PlanEntry = tuple[str, int, str, int, int, int, int, int, int, str, int, int]
+
 class Plan:
     def summary(self) -> dict[str, Any]: ...
-    def entries(self) -> list[tuple[str, str, str, int, int, int, int]]: ...
+    def entries(self) -> list[PlanEntry]: ...
+    def explain(self) -> str: ...
     def to_json(self) -> str: ...
     def check_units(self, units: list[UnitRow], /) -> None: ...
 
@@ -173,13 +196,40 @@ def profile_from_traces(
 ) -> Profile: ...
 def profile_from_json(text: str, /) -> Profile: ...
 def profile_fit(profiles: list[Profile], /) -> Profile: ...
+def profile_from_units(units: list[UnitRow], state_bytes: int, rest_bytes: int, /) -> Profile: ...
 def plan_create(
-    units: list[UnitRow],
-    state_bytes: int,
-    rest_bytes: int,
+    profile: Profile,
+    half_profile: Profile | None,
+    rates: str | None,
+    n_multiprocessors: int,
     budget_bytes: int,
+    margin_bytes: int,
+    host_limit_bytes: int,
     slowdown_ppm: int,
+    may_change: bytes | None,
+    actions: int,
+    states: int,
+    simulation: int,
     flags: int,
     /,
 ) -> Plan: ...
+def plan_pareto(
+    profile: Profile,
+    half_profile: Profile | None,
+    rates: str | None,
+    n_multiprocessors: int,
+    budget_bytes: int,
+    margin_bytes: int,
+    host_limit_bytes: int,
+    slowdown_ppm: int,
+    may_change: bytes | None,
+    actions: int,
+    states: int,
+    simulation: int,
+    flags: int,
+    capacity: int,
+    /,
+) -> list[tuple[int, int, int, int, int]]: ...
+def action_name(action: int, /) -> str: ...
+def state_name(flag: int, /) -> str: ...
 def plan_from_json(text: str, /) -> Plan: ...

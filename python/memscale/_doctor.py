@@ -29,7 +29,7 @@ from ._torch import MINIMUM, parse_version
 from .api import detach, wrap
 from .config import Config
 from .executor import Executor
-from .plan import Plan
+from .plans import Plan
 
 OK, SKIPPED, FAILED = "ok", "skipped", "FAILED"
 

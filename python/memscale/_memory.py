@@ -14,7 +14,9 @@ from torch import nn
 from . import _core
 from .config import Config
 
-_CUDA_STEP = 256 << 20  # free device memory is rounded down to this, so that plans repeat
+STEP_BYTES = 256 << 20  # free memory is rounded down to this, so that plans repeat
+_LEAST_RESERVE = 2 << 30  # of host memory, left to the program and to others: this, or a part of all
+_RESERVE_PARTS = 16
 _ADAMW_BYTES = 8  # two fp32 moments a parameter: assumed until an optimizer is known
 
 
@@ -82,13 +84,31 @@ def host() -> dict[str, Any]:
 def budget_bytes(config: Config, device: torch.device) -> int:
     """What a plan may use on this device: what torch's allocator may reserve there."""
     if config.memory_budget_gb is not None:
-        return max(1, int(config.memory_budget_gb * 1e9))
+        return budget_of(config, 0, device.type)
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)  # the context and other processes are not in it
-        usable = (free + torch.cuda.memory_reserved(device)) // _CUDA_STEP * _CUDA_STEP
+        usable = int(free + torch.cuda.memory_reserved(device))
     else:
-        usable = host()["memory_limit_bytes"]
-    return max(1, int(usable * config.target_gpu_utilization))
+        usable = int(host()["memory_limit_bytes"])
+    return budget_of(config, usable, device.type)
+
+
+def budget_of(config: Config, usable_bytes: int, kind: str) -> int:
+    """What a plan may use of a device ("cuda" or "cpu") on which so much could be had."""
+    if config.memory_budget_gb is not None:
+        return max(1, int(config.memory_budget_gb * 1e9))
+    if kind == "cuda":
+        usable_bytes = usable_bytes // STEP_BYTES * STEP_BYTES
+    return max(1, int(usable_bytes * config.target_gpu_utilization))
+
+
+def host_limit_bytes(config: Config) -> int:
+    """Host memory that a plan may fill: what was said, else what is available now, rounded down, less a reserve."""
+    if config.max_cpu_offload_gb is not None:
+        return int(config.max_cpu_offload_gb * 1e9)
+    record = host()
+    reserve = max(_LEAST_RESERVE, int(record["memory_limit_bytes"]) // _RESERVE_PARTS)
+    return max(0, (int(record["memory_available_bytes"]) - reserve) // STEP_BYTES * STEP_BYTES)
 
 
 class _DeviceCaps:

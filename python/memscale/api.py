@@ -15,7 +15,7 @@ from ._attach import touched_modules
 from .config import AsyncOffloadConfig, Config
 from .errors import MemScaleError, MemScaleWarning
 from .executor import HANDLE, Executor
-from .plan import Plan
+from .plans import Plan
 
 __all__ = ["detach", "optimize", "wrap"]
 

@@ -24,7 +24,7 @@ from ._recompute import Measured, Problem, Unit, identity
 from ._units import find_units, param_bytes
 from .config import Config
 from .errors import MemScaleError, MemScaleWarning
-from .plan import Plan
+from .plans import Plan
 
 HANDLE = "_memscale_executor"
 

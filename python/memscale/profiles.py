@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["Prediction", "Profile", "Simulation", "predict", "profile"]
 
 # By enum ms_category; what is left of the peak are blocks that are larger than what was asked for.
-_PARTS = ("activations", "parameters", "buffers", "inputs", "gradients", "optimizer", "working", "libraries")
-_PHASES = ("state", "forward", "loss", "backward", "optimizer", "optimizer", "end")
+PARTS = ("activations", "parameters", "buffers", "inputs", "gradients", "optimizer", "working", "libraries")
+PHASES = ("state", "forward", "loss", "backward", "optimizer", "optimizer", "end")
 _PRECISIONS: dict[str, tuple[torch.dtype | None, torch.dtype | None]] = {  # autocast, dtype of the model
     "fp32": (None, None),
     "bf16": (torch.bfloat16, None),
@@ -212,7 +212,7 @@ class Profile:
         def unit(index: int) -> str | None:
             return self.units[index].name if index >= 0 else None
 
-        parts = dict(zip(_PARTS, found["parts"]))
+        parts = dict(zip(PARTS, found["parts"]))
         parts["unused"] = found["unused_bytes"]
         return Simulation(
             peak_bytes=max(found["first_peak_bytes"], found["steady_peak_bytes"]),
@@ -221,10 +221,10 @@ class Profile:
             between_bytes=found["between_bytes"],
             reserved_bytes=found["reserved_bytes"],
             parts=MappingProxyType(parts),
-            place=(unit(found["peak_unit"]), _PHASES[found["peak_phase"]]),
+            place=(unit(found["peak_unit"]), PHASES[found["peak_phase"]]),
             step_seconds=found["step_ns"] / 1e9,
             timeline=tuple(
-                Point(unit(u), _PHASES[phase], peak, end, ns, MappingProxyType(dict(zip(_PARTS, sizes))))
+                Point(unit(u), PHASES[phase], peak, end, ns, MappingProxyType(dict(zip(PARTS, sizes))))
                 for u, phase, peak, end, ns, sizes in found["points"]
                 if peak > 0
             ),

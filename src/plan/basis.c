@@ -18,6 +18,7 @@ static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 bool ms__unit_may_change(const ms_plan_request *request, const ms_profile *profile, int64_t unit) {
     uint32_t needed = MS_UNIT_ELIGIBLE | MS_UNIT_RUN;
     if ((profile->units[unit].flags & needed) != needed) return false;
+    if (profile->step != NULL && !profile->step->has_lean) return false; /* a file may say so of its units */
     return request->may_change == NULL || request->may_change[unit] != 0;
 }
 
@@ -123,7 +124,8 @@ static int64_t outside_bytes(const builder *b, int v, const ms_simulation_point 
 static void note(builder *b, int v, const ms_simulation_point *point, int32_t prefix, int64_t bytes) {
     int32_t at = position_of(b, point);
     bool backward = point->phase == MS_PHASE_BACKWARD;
-    if (at != MS__NO_CHAIN) *(backward ? &b->units[v][at].backward_ns : &b->units[v][at].forward_ns) += point->duration_ns;
+    if (at != MS__NO_CHAIN)
+        *(backward ? &b->units[v][at].backward_ns : &b->units[v][at].forward_ns) += point->duration_ns;
     int64_t *place = &b->between[v][prefix];
     if (at == prefix && at != MS__NO_CHAIN)
         place = backward ? &b->units[v][at].backward_bytes : &b->units[v][at].forward_bytes;

@@ -7,7 +7,7 @@ from torch import nn
 import memscale
 import zoo
 from memscale import Config
-from memscale.plan import Plan
+from memscale.plans import Plan
 
 
 @pytest.mark.parametrize("target", [None, 3, "model", torch.ones(2), nn.Linear, [nn.Linear(2, 2)], lambda x: x])

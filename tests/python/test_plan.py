@@ -12,7 +12,7 @@ import memscale
 import zoo
 from memscale import Config, _core
 from memscale._units import find_units
-from memscale.plan import Plan
+from memscale.plans import Plan
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def test_public_names_and_signatures():
 
 def test_public_names_of_plan_and_executor():
     from memscale.executor import Executor
-    from memscale.plan import Plan
+    from memscale.plans import Plan
 
     assert [n for n in vars(Plan) if not n.startswith("_")] == [
         "settled", "n_recomputed", "to_json", "from_json", "check_units", "describe",

@@ -11,7 +11,7 @@ import transformers as hf
 from torch import nn
 
 import memscale
-from memscale.plan import Plan
+from memscale.plans import Plan
 
 VOCAB = 64
 IDS = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2}
