@@ -110,8 +110,8 @@ static int print_plan(const ms_plan *plan) {
     for (int64_t i = 0; i < summary.n_units; i++) {
         ms_plan_entry entry = {.struct_bytes = sizeof entry};
         if (ms_plan_get_entry(plan, i, &entry) != MS_OK) return fail("the plan cannot be read");
-        printf("%-32s  %-9s  %10.1f  %s\n", entry.name, ms_action_name(entry.action),
-               (double)entry.kept_bytes / 1e6, ms_reason_name(entry.reason));
+        printf("%-32s  %-9s  %10.1f  %s\n", entry.name, ms_action_name(entry.action), (double)entry.kept_bytes / 1e6,
+               ms_reason_name(entry.reason));
     }
     printf("\npeak     %.3f GB -> %.3f GB\n", gb(summary.baseline_peak_bytes), gb(summary.predicted_peak_bytes));
     printf("budget   %.3f GB\n", gb(summary.budget_bytes));

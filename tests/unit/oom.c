@@ -163,9 +163,7 @@ static ms_status read_plan(void) {
     return status;
 }
 
-static ms_status match_plan(void) {
-    return ms_plan_check_units(shared_plan, long_units, N_UNITS);
-}
+static ms_status match_plan(void) { return ms_plan_check_units(shared_plan, long_units, N_UNITS); }
 
 TEST(plans_as_files) {
     shared_plan = plan_for(list_units(), N_UNITS, 4000 * KB, MS_PLAN_FASTEST);

@@ -455,10 +455,7 @@ static void *plan_and_read(void *shared) {
     for (int i = 0; i < 20; i++) {
         CHECK_EQ_INT(plan_equal(1300 * KB, -1, MS_PLAN_FASTEST).n_changed, 2);
         CHECK_EQ_INT(summary_of(shared).n_changed, 2);
-        CHECK_EQ_STR(entry_of(shared, i % 4).name + 7, i % 4 == 0   ? "0"
-                                                            : i % 4 == 1 ? "1"
-                                                            : i % 4 == 2 ? "2"
-                                                                         : "3");
+        CHECK_EQ_STR(entry_of(shared, i % 4).name + 7, i % 4 == 0 ? "0" : i % 4 == 1 ? "1" : i % 4 == 2 ? "2" : "3");
     }
     return NULL;
 }

@@ -220,12 +220,35 @@ TEST(versions) {
 
 /* Every key of a plan and of a unit. The keys of units follow those of the plan, so the first of a name that both have
  * is the plan's: "host_bytes" of a unit is tested by itself. */
-static const char *const keys[] = {
-    "baseline_peak_bytes", "predicted_peak_bytes", "budget_bytes", "margin_bytes", "host_limit_bytes", "host_bytes",
-    "baseline_ns",         "step_ns",              "slowdown_ppm", "batch",        "length",           "skipped",
-    "state",               "flags",                "peak_unit",    "peak_phase",   "parts",            "units",
-    "name",                "action",               "reason",       "other",        "other_reason",     "param_bytes",
-    "kept_bytes",          "held_bytes",           "extra_ns",     "other_bytes",  "other_ns"};
+static const char *const keys[] = {"baseline_peak_bytes",
+                                   "predicted_peak_bytes",
+                                   "budget_bytes",
+                                   "margin_bytes",
+                                   "host_limit_bytes",
+                                   "host_bytes",
+                                   "baseline_ns",
+                                   "step_ns",
+                                   "slowdown_ppm",
+                                   "batch",
+                                   "length",
+                                   "skipped",
+                                   "state",
+                                   "flags",
+                                   "peak_unit",
+                                   "peak_phase",
+                                   "parts",
+                                   "units",
+                                   "name",
+                                   "action",
+                                   "reason",
+                                   "other",
+                                   "other_reason",
+                                   "param_bytes",
+                                   "kept_bytes",
+                                   "held_bytes",
+                                   "extra_ns",
+                                   "other_bytes",
+                                   "other_ns"};
 
 enum { N_KEYS = sizeof keys / sizeof *keys };
 
@@ -402,5 +425,5 @@ TEST(arguments_are_checked) {
 
 SUITE(plan_json, CASE(the_golden_plan), CASE(plans_come_back_equal), CASE(a_plan_without_units_comes_back),
       CASE(strange_names_come_back), CASE(the_fingerprint_is_of_behaviour), CASE(versions),
-      CASE(unknown_missing_and_duplicate_keys), CASE(wrong_types), CASE(wrong_values), CASE(extremes_come_back), CASE(what_is_no_plan), CASE(units_match_in_any_order),
-      CASE(mismatches_are_named), CASE(arguments_are_checked));
+      CASE(unknown_missing_and_duplicate_keys), CASE(wrong_types), CASE(wrong_values), CASE(extremes_come_back),
+      CASE(what_is_no_plan), CASE(units_match_in_any_order), CASE(mismatches_are_named), CASE(arguments_are_checked));
