@@ -18,6 +18,7 @@ static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 bool ms__unit_may_change(const ms_plan_request *request, const ms_profile *profile, int64_t unit) {
     uint32_t needed = MS_UNIT_ELIGIBLE | MS_UNIT_RUN;
     if ((profile->units[unit].flags & needed) != needed) return false;
+    if (profile->step != NULL && !profile->step->has_lean) return false; /* a file may say so of its units */
     return request->may_change == NULL || request->may_change[unit] != 0;
 }
 

@@ -64,6 +64,9 @@ int32_t ms__link_hide_ticks(const ms__link *link, int64_t ns);
 /* What copies take from the units that hide them: the memory that both use is as fast as it is. */
 int64_t ms__link_drag_ns(const ms__link *link, int64_t n_bytes);
 
+/* What it takes to wait for a backlog, both ways. */
+int64_t ms__link_wait_ns(const ms__link *link, int32_t backlog);
+
 /* The backlog behind a unit. `*out_wait_ns`: what is waited for, both ways. */
 int32_t ms__link_behind(const ms__link *link, int32_t before, int32_t hide, int32_t copy, bool waits,
                         int64_t *out_wait_ns);

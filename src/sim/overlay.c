@@ -111,7 +111,7 @@ static void change_point(overlay *o, ms_simulation_point *point, int32_t prefix,
 
 /* The state's times: the optimizer step anew, gradients that leave behind backward, and the head computed twice. */
 static void change_times(const overlay *o, ms_simulation_point *points) {
-    int64_t head_ns = 0, backward_ns = o->state.backward_ns;
+    int64_t head_ns = 0, backward_ns = o->state.backward_ns, optimizer_ns = o->state.optimizer_ns;
     for (uint32_t i = 0; i < o->step->n_segments; i++) {
         ms_simulation_point *point = &points[i];
         bool in_tail = o->order.prefix[i] >= o->order.n - 1 && o->order.n > 0;
@@ -123,14 +123,14 @@ static void change_times(const overlay *o, ms_simulation_point *points) {
             head_ns = backward_ns = 0;
         }
         if (point->phase == MS_PHASE_OPTIMIZER && o->state.is_streamed) {
-            point->duration_ns = o->state.optimizer_ns;
-            break;
+            point->duration_ns = optimizer_ns;
+            optimizer_ns = 0;
         }
     }
 }
 
 static void sum_up(const overlay *o, const ms_simulation_point *points, ms_simulation_summary *s) {
-    int64_t before = s->steady_peak_bytes, unused = s->unused_bytes;
+    int64_t before = s->steady_peak_bytes;
     const ms_simulation_point *highest = NULL;
     s->step_ns = s->forward_ns = s->backward_ns = s->optimizer_ns = 0;
     for (uint32_t i = 0; i < o->step->n_segments; i++) {
@@ -147,7 +147,7 @@ static void sum_up(const overlay *o, const ms_simulation_point *points, ms_simul
     memcpy(s->parts, highest->parts, sizeof s->parts);
     int64_t known = 0;
     for (int c = 0; c < MS_N_CATEGORIES; c++) known += s->parts[c];
-    s->unused_bytes = highest->peak_bytes > known ? highest->peak_bytes - known : unused;
+    s->unused_bytes = highest->peak_bytes - known;
     s->steady_peak_bytes += change;
     s->first_peak_bytes = s->first_peak_bytes + change > 0 ? s->first_peak_bytes + change : 0;
     s->reserved_bytes =

@@ -193,13 +193,13 @@ static void check_round_trip(const ms_profile *profile) {
 }
 
 /* Without a search, which fuzz_plan drives: all recomputed always works. */
-static void check_plan(const ms_profile_view *view) {
+static void check_plan(const ms_profile *profile, const ms_profile_view *view) {
+    const ms_rates rates = {.struct_bytes = sizeof rates, .capability = 90, .fp32_gflops = 1, .memory_mb_per_s = 1};
     ms_plan_request request = {.struct_bytes = sizeof request,
-                               .units = view->units,
-                               .n_units = view->n_units,
-                               .state_bytes = view->state_bytes,
-                               .rest_bytes = view->rest_bytes,
+                               .profile = profile,
+                               .rates = &rates,
                                .budget_bytes = BUDGET_BYTES,
+                               .actions = 1U << MS_ACTION_RECOMPUTE,
                                .flags = MS_PLAN_RECOMPUTE_ALL};
     ms_plan_summary summary = {.struct_bytes = sizeof summary};
     ms_plan *plan = NULL;
@@ -221,7 +221,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes) {
     }
     ms_profile_view view = view_of(profile);
     check_round_trip(profile);
-    check_plan(&view);
+    check_plan(profile, &view);
     check_costs(profile);
     check_shapes(profile);
     check_frontiers(profile);

@@ -34,6 +34,9 @@
     X(sim)                                                                                                             \
     X(shapes)                                                                                                          \
     X(frontier)                                                                                                        \
+    X(levers)                                                                                                          \
+    X(overlay)                                                                                                         \
+    X(chain)                                                                                                           \
     X(plan)                                                                                                            \
     X(plan_json)
 
