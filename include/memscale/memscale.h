@@ -635,15 +635,15 @@ typedef struct ms_plan_request {
     const ms_profile *half_profile; /* the same step in 16 bits, for MS_STATE_HALF; NULL: that is not to be had */
     const ms_rates *rates;          /* of the device; may be NULL where the profile has no step */
     int64_t n_multiprocessors;
-    int64_t budget_bytes;       /* above 0 */
-    int64_t margin_bytes;       /* of the budget, left free: what a prediction may be wrong by */
-    int64_t host_limit_bytes;   /* host memory that may be taken and pinned */
-    int64_t slowdown_ppm;       /* extra step time allowed; negative: unbounded. Ignored with MS_PLAN_FASTEST. */
-    const uint8_t *may_change;  /* for each unit of the profile: 0 if it has to be kept; NULL: as the profile says */
-    uint32_t actions;           /* bits 1 << enum ms_action: what may be done to units beside keeping them */
-    uint32_t states;            /* enum ms_state_flag: what may be done to the model */
-    uint32_t simulation;        /* enum ms_simulation_flag: how the step runs */
-    uint32_t flags;             /* enum ms_plan_flag */
+    int64_t budget_bytes;      /* above 0 */
+    int64_t margin_bytes;      /* of the budget, left free: what a prediction may be wrong by */
+    int64_t host_limit_bytes;  /* host memory that may be taken and pinned */
+    int64_t slowdown_ppm;      /* extra step time allowed; negative: unbounded. Ignored with MS_PLAN_FASTEST. */
+    const uint8_t *may_change; /* for each unit of the profile: 0 if it has to be kept; NULL: as the profile says */
+    uint32_t actions;          /* bits 1 << enum ms_action: what may be done to units beside keeping them */
+    uint32_t states;           /* enum ms_state_flag: what may be done to the model */
+    uint32_t simulation;       /* enum ms_simulation_flag: how the step runs */
+    uint32_t flags;            /* enum ms_plan_flag */
 } ms_plan_request;
 
 typedef struct ms_plan ms_plan; /* immutable: may be read from several threads at once */
@@ -655,10 +655,10 @@ typedef struct ms_plan_summary {
     int64_t budget_bytes;
     int64_t margin_bytes;
     int64_t host_limit_bytes;
-    int64_t host_bytes;           /* of host memory, at most */
-    int64_t baseline_ns, step_ns; /* of the step, nothing done and with this plan; 0: not known */
-    int64_t slowdown_ppm;         /* predicted extra step time of this plan */
-    int64_t batch, length;        /* of the input that it was made for; 0: not said */
+    int64_t host_bytes;             /* of host memory, at most */
+    int64_t baseline_ns, step_ns;   /* of the step, nothing done and with this plan; 0: not known */
+    int64_t slowdown_ppm;           /* predicted extra step time of this plan */
+    int64_t batch, length;          /* of the input that it was made for; 0: not said */
     int64_t parts[MS_N_CATEGORIES]; /* of the predicted peak; all 0: not known */
     int64_t n_units;
     int64_t n_changed;    /* units that are not kept */
@@ -674,12 +674,12 @@ typedef struct ms_plan_entry {
     uint64_t struct_bytes;
     const char *name; /* borrowed: it lives as long as the plan */
     int64_t param_bytes;
-    int64_t kept_bytes; /* held between its forward and its backward when nothing is done */
-    int64_t held_bytes; /* with this plan */
-    int64_t host_bytes; /* in host memory meanwhile */
-    int64_t extra_ns;   /* that its action takes */
-    int32_t action;     /* enum ms_action */
-    int32_t reason;     /* enum ms_reason */
+    int64_t kept_bytes;   /* held between its forward and its backward when nothing is done */
+    int64_t held_bytes;   /* with this plan */
+    int64_t host_bytes;   /* in host memory meanwhile */
+    int64_t extra_ns;     /* that its action takes */
+    int32_t action;       /* enum ms_action */
+    int32_t reason;       /* enum ms_reason */
     int32_t other;        /* the action that came closest, and */
     int32_t other_reason; /* why it was not taken */
     int64_t other_bytes;  /* what the peak would be with it, less what it is */
@@ -741,6 +741,26 @@ MS_API ms_status ms_plan_from_json(const char *text, size_t n_bytes, ms_plan **o
 /* Is this plan for a model with exactly these units, by name and parameter bytes, in any order? Errors: MS_E_INVALID,
  * MS_E_NO_MEMORY, MS_E_MISMATCH (the message names the first difference). */
 MS_API ms_status ms_plan_check_units(const ms_plan *plan, const ms_unit *units, int64_t n_units);
+
+/* ---- Shapes of batches ----------------------------------------------------------------------------------------- */
+
+/* Plans for batches that change their shape. One thread at a time. */
+typedef struct ms_guard ms_guard;
+
+/* Watch over a plan that was made from this request, at the shape of its profile. Profiles, rates and may_change are
+ * borrowed until it is destroyed, `plan` too. `*out_guard` is owned, ms_guard_destroy. Errors: as ms_plan_create, and
+ * MS_E_MISMATCH (the plan has other units). */
+MS_API ms_status ms_guard_create(const ms_plan_request *request, const ms_plan *plan, ms_guard **out_guard);
+
+/* Cannot fail. NULL is allowed. */
+MS_API void ms_guard_destroy(ms_guard *guard);
+
+/* The plan for an input of this shape: the guard's own as long as the step fits with it, else one that is made for the
+ * shape, and for all that are no longer than the next multiple of 64. Nothing that is smaller in both is computed, and
+ * a shape that was asked for before takes no time and no memory. `*out_plan` is borrowed: it lives as long as the
+ * guard. Errors: MS_E_BUDGET (no plan fits), MS_E_INVALID (the profile knows no other shape than its own), MS_E_LIMIT,
+ * MS_E_NO_MEMORY. */
+MS_API ms_status ms_guard_check(ms_guard *guard, int64_t batch, int64_t length, const ms_plan **out_plan);
 
 #ifdef __cplusplus
 }

@@ -123,7 +123,8 @@ static int64_t outside_bytes(const builder *b, int v, const ms_simulation_point 
 static void note(builder *b, int v, const ms_simulation_point *point, int32_t prefix, int64_t bytes) {
     int32_t at = position_of(b, point);
     bool backward = point->phase == MS_PHASE_BACKWARD;
-    if (at != MS__NO_CHAIN) *(backward ? &b->units[v][at].backward_ns : &b->units[v][at].forward_ns) += point->duration_ns;
+    if (at != MS__NO_CHAIN)
+        *(backward ? &b->units[v][at].backward_ns : &b->units[v][at].forward_ns) += point->duration_ns;
     int64_t *place = &b->between[v][prefix];
     if (at == prefix && at != MS__NO_CHAIN)
         place = backward ? &b->units[v][at].backward_bytes : &b->units[v][at].forward_bytes;

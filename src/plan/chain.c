@@ -52,6 +52,13 @@ ms__value ms__chain_play(const ms__chain *chain, const uint8_t *choices) {
 
 /* ---- Ticks ---- */
 
+bool ms__chain_has_waits(const ms__chain *chain) {
+    for (int32_t i = 0; i < chain->n; i++)
+        for (int32_t o = 0; o < chain->units[i].n_options; o++)
+            if (chain->units[i].options[o].waits) return true;
+    return false;
+}
+
 /* How many ticks a plan may take at most: more would be slower to search, fewer less exact. */
 static int64_t wanted_ticks(int32_t n_units) { return n_units <= 128 ? 1024 : n_units <= 512 ? 2048 : 3072; }
 

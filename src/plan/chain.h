@@ -59,6 +59,9 @@ int32_t ms__chain_wait_ticks(const ms__chain *chain, int32_t backlog);
 int32_t ms__chain_copy_levels(const ms__chain *chain, int64_t copy_bytes);
 int32_t ms__chain_host_levels(const ms__chain *chain);
 
+/* Does any option wait for the link? */
+bool ms__chain_has_waits(const ms__chain *chain);
+
 /* Choose the length of a tick, and count options in ticks: so that all options fit, or, with `waits` false, those that
  * do not wait. */
 void ms__chain_set_ticks(ms__chain *chain, bool waits);

@@ -1,44 +1,17 @@
 /* decide.c - which plan it is: the rules around the search.
  *
- * With a budget that the user set, the fastest plan within it; else the least memory within the allowed slowdown, and if
- * that does not fit, the fastest that does. Every state that may be has a chain of its own. What a plan takes is the
+ * With a budget that the user set, the fastest plan within it; else the least memory within the allowed slowdown, and
+ * if that does not fit, the fastest that does. Every state that may be has a chain of its own. What a plan takes is the
  * larger of what its chain says and what a simulation of its step says; both know nothing of the budget. So the plans
  * that are candidates, and what each takes, do not depend on it either: a larger budget has more of them.
  */
 #include <stdio.h>
 #include <string.h>
 
-#include "basis.h"
+#include "decide.h"
 #include "plan.h"
 
 #define SKIP_PRESSURE 4 /* the smart skip: a peak under 1/4 of the budget */
-#define N_STATES (MS_STATE_ALL + 1)
-
-typedef struct candidate {
-    uint32_t state;
-    int64_t peak_bytes, step_ns, host_bytes;
-    uint8_t *choices; /* by position of the chain; NULL: there is none */
-} candidate;
-
-/* One state of the model that may be. */
-typedef struct variant {
-    uint32_t state;
-    const ms__basis *basis;
-    ms__chain chain;
-    int64_t host_bytes; /* that the state takes */
-} variant;
-
-typedef struct decision {
-    const ms_plan_request *request;
-    ms__arena arena;
-    ms__basis plain, half;
-    variant variants[N_STATES];
-    int32_t n_variants;
-    int64_t usable_bytes; /* the budget less the margin */
-    int64_t baseline_bytes, baseline_ns;
-    int32_t *actions; /* by unit: room for one plan */
-    candidate best;
-} decision;
 
 /* ---- Variants ---- */
 
@@ -46,7 +19,7 @@ static bool has_link(const ms_rates *rates) {
     return rates != NULL && rates->to_device_mb_per_s > 0 && rates->from_device_mb_per_s > 0;
 }
 
-static bool is_allowed(const decision *d, uint32_t state) {
+static bool is_allowed(const ms__decision *d, uint32_t state) {
     uint32_t away = MS_STATE_OFFLOAD | MS_STATE_OFFLOAD_GRADIENTS;
     if ((state & ~d->request->states) != 0) return false;
     if (state & MS_STATE_HALF && d->request->half_profile == NULL) return false;
@@ -55,13 +28,13 @@ static bool is_allowed(const decision *d, uint32_t state) {
 }
 
 /* The fastest first, then those with the lower number. */
-static void insert_variant(decision *d, const variant *v) {
+static void insert_variant(ms__decision *d, const ms__variant *v) {
     int32_t at = d->n_variants++;
     for (; at > 0 && v->chain.base_ns < d->variants[at - 1].chain.base_ns; at--) d->variants[at] = d->variants[at - 1];
     d->variants[at] = *v;
 }
 
-static ms_status prepare(decision *d) {
+ms_status ms__decision_open(ms__decision *d) {
     const ms_plan_request *request = d->request;
     d->usable_bytes = request->budget_bytes - request->margin_bytes;
     d->actions = ms__arena_array(&d->arena, (size_t)request->profile->n_units, sizeof *d->actions);
@@ -69,9 +42,9 @@ static ms_status prepare(decision *d) {
     ms_status status = ms__basis_make(&d->arena, request, request->profile, &d->plain);
     if (status == MS_OK && request->half_profile != NULL && request->states & MS_STATE_HALF)
         status = ms__basis_make(&d->arena, request, request->half_profile, &d->half);
-    for (uint32_t state = 0; state < N_STATES && status == MS_OK; state++) {
+    for (uint32_t state = 0; state < MS__N_STATES && status == MS_OK; state++) {
         if (!is_allowed(d, state)) continue;
-        variant v = {.state = state, .basis = state & MS_STATE_HALF ? &d->half : &d->plain};
+        ms__variant v = {.state = state, .basis = state & MS_STATE_HALF ? &d->half : &d->plain};
         status = ms__chain_make(&d->arena, v.basis, state, &v.chain, &v.host_bytes);
         if (status != MS_OK) break;
         if (state == 0) {
@@ -79,15 +52,15 @@ static ms_status prepare(decision *d) {
             if (kept == NULL) return MS_E_NO_MEMORY;
             ms__chain_set_ticks(&v.chain, false);
             d->baseline_ns = v.chain.base_ns;
-            d->baseline_bytes =
-                d->plain.runs[0] == NULL ? ms__chain_play(&v.chain, kept).peak_bytes : d->plain.kept.steady_peak_bytes;
+            d->baseline_bytes = d->plain.runs[0] == NULL ? ms__chain_play(&v.chain, kept).peak_bytes
+                                                         : ms__simulated_peak(&d->plain.kept);
         }
         if (v.chain.host_limit_bytes >= 0) insert_variant(d, &v);
     }
     return status;
 }
 
-static void finish(decision *d) {
+void ms__decision_close(ms__decision *d) {
     ms__basis_free(&d->plain);
     ms__basis_free(&d->half);
     ms__arena_free(&d->arena);
@@ -95,13 +68,13 @@ static void finish(decision *d) {
 
 /* ---- Candidates ---- */
 
-static void write_actions(const variant *v, const uint8_t *choices, int64_t n_units, int32_t *out) {
+static void write_actions(const ms__variant *v, const uint8_t *choices, int64_t n_units, int32_t *out) {
     memset(out, 0, (size_t)n_units * sizeof *out);
-    for (int32_t i = 0; i < v->chain.n; i++)
-        out[v->chain.units[i].unit] = v->chain.units[i].options[choices[i]].action;
+    for (int32_t i = 0; i < v->chain.n; i++) out[v->chain.units[i].unit] = v->chain.units[i].options[choices[i]].action;
 }
 
-static ms_status simulate(const decision *d, const variant *v, const uint8_t *choices, ms_simulation_summary *out) {
+static ms_status simulate(const ms__decision *d, const ms__variant *v, const uint8_t *choices,
+                          ms_simulation_summary *out) {
     const ms_plan_request *r = d->request;
     write_actions(v, choices, r->profile->n_units, d->actions);
     ms_simulation_request request = {.struct_bytes = sizeof request,
@@ -120,37 +93,43 @@ static ms_status simulate(const decision *d, const variant *v, const uint8_t *ch
     return status;
 }
 
+int64_t ms__simulated_peak(const ms_simulation_summary *s) {
+    return s->first_peak_bytes > s->steady_peak_bytes ? s->first_peak_bytes : s->steady_peak_bytes;
+}
+
 /* What these choices come to. A model that is left alone is exactly as it was simulated. */
-static ms_status appraise(const decision *d, const variant *v, const uint8_t *choices, candidate *out) {
+ms_status ms__decision_appraise(const ms__decision *d, const ms__variant *v, const uint8_t *choices,
+                                ms__candidate *out) {
     ms__value value = ms__chain_play(&v->chain, choices);
     bool alone = v->state == 0;
     for (int32_t i = 0; i < v->chain.n && alone; i++) alone = choices[i] == 0;
-    *out = (candidate){.state = v->state,
-                       .peak_bytes = alone ? d->baseline_bytes : value.peak_bytes,
-                       .step_ns = v->chain.base_ns + value.ticks * v->chain.tick_ns,
-                       .host_bytes = v->host_bytes + value.host_bytes};
+    *out = (ms__candidate){.state = v->state,
+                           .peak_bytes = alone ? d->baseline_bytes : value.peak_bytes,
+                           .step_ns = v->chain.base_ns + value.ticks * v->chain.tick_ns,
+                           .host_bytes = v->host_bytes + value.host_bytes};
     if (alone || v->basis->runs[MS__KEPT] == NULL) return MS_OK;
     ms_simulation_summary played;
     ms_status status = simulate(d, v, choices, &played);
-    if (status == MS_OK && played.steady_peak_bytes > out->peak_bytes) out->peak_bytes = played.steady_peak_bytes;
+    if (status == MS_OK && ms__simulated_peak(&played) > out->peak_bytes) out->peak_bytes = ms__simulated_peak(&played);
     return status;
 }
 
-static bool is_faster(const candidate *a, const candidate *b) {
+static bool is_faster(const ms__candidate *a, const ms__candidate *b) {
     if (b->choices == NULL) return true;
     if (a->step_ns != b->step_ns) return a->step_ns < b->step_ns;
     if (a->peak_bytes != b->peak_bytes) return a->peak_bytes < b->peak_bytes;
     return a->state < b->state;
 }
 
-static bool is_leaner(const candidate *a, const candidate *b) {
+static bool is_leaner(const ms__candidate *a, const ms__candidate *b) {
     if (b->choices == NULL) return true;
     if (a->peak_bytes != b->peak_bytes) return a->peak_bytes < b->peak_bytes;
     if (a->step_ns != b->step_ns) return a->step_ns < b->step_ns;
     return a->state < b->state;
 }
 
-static ms_status keep_best(decision *d, const variant *v, candidate *found, const uint8_t *choices, bool leaner) {
+static ms_status keep_best(ms__decision *d, const ms__variant *v, ms__candidate *found, const uint8_t *choices,
+                           bool leaner) {
     found->choices = d->best.choices;
     if (!(leaner ? is_leaner(found, &d->best) : is_faster(found, &d->best))) return MS_OK;
     uint8_t *copy = ms__arena_array(&d->arena, (size_t)v->chain.n, 1);
@@ -161,24 +140,17 @@ static ms_status keep_best(decision *d, const variant *v, candidate *found, cons
     return MS_OK;
 }
 
-static bool has_waits(const ms__chain *chain) {
-    for (int32_t i = 0; i < chain->n; i++)
-        for (int32_t o = 0; o < chain->units[i].n_options; o++)
-            if (chain->units[i].options[o].waits) return true;
-    return false;
-}
-
 /* ---- The fastest within the budget ---- */
 
 /* Plans from the fastest on, each the leanest of its time, until one fits. */
-static ms_status try_fastest(decision *d, variant *v, ms__search *search, uint8_t *choices, bool *out_found) {
+static ms_status try_fastest(ms__decision *d, ms__variant *v, ms__search *search, uint8_t *choices, bool *out_found) {
     int64_t limit = ms__search_round(search, d->usable_bytes);
     while (limit > 0) {
         int64_t ticks = ms__search_fastest(search, limit, v->chain.max_ticks, choices);
         if (ticks == MS__NO_TICKS) return MS_OK;
         ms__search_leanest(search, ticks, choices);
-        candidate found;
-        ms_status status = appraise(d, v, choices, &found);
+        ms__candidate found;
+        ms_status status = ms__decision_appraise(d, v, choices, &found);
         if (status != MS_OK) return status;
         if (found.peak_bytes <= d->usable_bytes) {
             *out_found = true;
@@ -190,15 +162,15 @@ static ms_status try_fastest(decision *d, variant *v, ms__search *search, uint8_
 }
 
 /* A search needs memory for each length of tick; it is given back at once. */
-static ms_status find_fastest_of(decision *d, variant *v) {
+static ms_status find_fastest_of(ms__decision *d, ms__variant *v) {
     uint8_t *choices = ms__arena_array(&d->arena, (size_t)v->chain.n, 1);
     if (choices == NULL) return MS_E_NO_MEMORY;
     ms__chain_set_ticks(&v->chain, false);
-    candidate kept;
-    ms_status status = appraise(d, v, choices, &kept);
+    ms__candidate kept;
+    ms_status status = ms__decision_appraise(d, v, choices, &kept);
     if (status == MS_OK && kept.peak_bytes <= d->usable_bytes) return keep_best(d, v, &kept, choices, false);
     bool found = false;
-    for (int waits = 0; waits <= (has_waits(&v->chain) ? 1 : 0) && !found && status == MS_OK; waits++) {
+    for (int waits = 0; waits <= (ms__chain_has_waits(&v->chain) ? 1 : 0) && !found && status == MS_OK; waits++) {
         ms__arena arena = {0};
         ms__search *search = NULL;
         ms__chain_set_ticks(&v->chain, waits);
@@ -209,11 +181,12 @@ static ms_status find_fastest_of(decision *d, variant *v) {
     return status;
 }
 
-static ms_status find_fastest(decision *d) {
+static ms_status find_fastest(ms__decision *d) {
     ms_status status = MS_OK;
     for (int32_t i = 0; i < d->n_variants && status == MS_OK; i++) {
-        variant *v = &d->variants[i];
-        if (d->best.choices != NULL && v->chain.base_ns > d->best.step_ns) break; /* they come in the order of base_ns */
+        ms__variant *v = &d->variants[i];
+        if (d->best.choices != NULL && v->chain.base_ns > d->best.step_ns)
+            break; /* they come in the order of base_ns */
         status = find_fastest_of(d, v);
     }
     return status;
@@ -221,7 +194,7 @@ static ms_status find_fastest(decision *d) {
 
 /* ---- The leanest within a time ---- */
 
-static ms_status find_leanest_of(decision *d, variant *v, int64_t allowed_ns) {
+static ms_status find_leanest_of(ms__decision *d, ms__variant *v, int64_t allowed_ns) {
     uint8_t *choices = ms__arena_array(&d->arena, (size_t)v->chain.n, 1);
     if (choices == NULL) return MS_E_NO_MEMORY;
     ms__arena arena = {0};
@@ -230,23 +203,23 @@ static ms_status find_leanest_of(decision *d, variant *v, int64_t allowed_ns) {
     int64_t ticks = allowed_ns == INT64_MAX ? v->chain.max_ticks : (allowed_ns - v->chain.base_ns) / v->chain.tick_ns;
     ms_status status = ms__search_new(&arena, &v->chain, &search);
     if (status == MS_OK) {
-        candidate found;
+        ms__candidate found;
         ms__search_leanest(search, ticks, choices);
-        status = appraise(d, v, choices, &found);
+        status = ms__decision_appraise(d, v, choices, &found);
         if (status == MS_OK) status = keep_best(d, v, &found, choices, true);
     }
     ms__arena_free(&arena);
     return status;
 }
 
-static ms_status find_leanest(decision *d, int64_t allowed_ns) {
+static ms_status find_leanest(ms__decision *d, int64_t allowed_ns) {
     ms_status status = MS_OK;
     for (int32_t i = 0; i < d->n_variants && status == MS_OK; i++)
         if (d->variants[i].chain.base_ns <= allowed_ns) status = find_leanest_of(d, &d->variants[i], allowed_ns);
     return status;
 }
 
-static int64_t allowed_ns(const decision *d) {
+static int64_t allowed_ns(const ms__decision *d) {
     int64_t ppm = d->request->slowdown_ppm, ns = d->baseline_ns;
     if (ppm < 0) return INT64_MAX;
     if (ns / 1000000 > INT64_MAX / 4 / (ppm + 1)) return INT64_MAX;
@@ -268,16 +241,16 @@ static size_text show(int64_t bytes) {
     return shown;
 }
 
-static const char *const part_names[MS_N_CATEGORIES] = {"activations", "parameters",      "buffers",    "inputs",
+static const char *const part_names[MS_N_CATEGORIES] = {"activations", "parameters",      "buffers",     "inputs",
                                                         "gradients",   "optimizer state", "temporaries", "libraries"};
 
 /* Nothing fits: say how close it comes and what is in the way. */
-static ms_status refuse(decision *d) {
-    d->best = (candidate){0};
+static ms_status refuse(ms__decision *d) {
+    d->best = (ms__candidate){0};
     ms_status status = find_leanest(d, INT64_MAX);
     if (status != MS_OK) return status;
     char parts[256] = "", kept_free[64] = "";
-    const variant *v = NULL;
+    const ms__variant *v = NULL;
     for (int32_t i = 0; i < d->n_variants; i++)
         if (d->variants[i].state == d->best.state) v = &d->variants[i];
     ms_simulation_summary played = {0};
@@ -304,12 +277,14 @@ static int32_t other_option(const ms__chain_unit *unit, int32_t chosen) {
     for (int32_t o = 0; o < unit->n_options; o++) {
         int64_t ns = unit->options[o].extra_ns;
         if (o == chosen || (chosen > 0) != (ns < unit->options[chosen].extra_ns || o == 0)) continue;
-        if (other < 0 || (chosen > 0 ? ns > unit->options[other].extra_ns : ns < unit->options[other].extra_ns)) other = o;
+        if (other < 0 || (chosen > 0 ? ns > unit->options[other].extra_ns : ns < unit->options[other].extra_ns))
+            other = o;
     }
     return other;
 }
 
-static void explain_unit(const decision *d, const variant *v, uint8_t *choices, int32_t position, ms_plan_entry *out) {
+static void explain_unit(const ms__decision *d, const ms__variant *v, uint8_t *choices, int32_t position,
+                         ms_plan_entry *out) {
     const ms__chain_unit *unit = &v->chain.units[position];
     int32_t chosen = choices[position], other = other_option(unit, chosen);
     const ms__option *option = &unit->options[chosen];
@@ -336,7 +311,7 @@ static void explain_unit(const decision *d, const variant *v, uint8_t *choices, 
         out->other_reason = MS_REASON_HIGHER_PEAK;
 }
 
-static void explain_units(const decision *d, const variant *v, uint8_t *choices, ms_plan *plan) {
+static void explain_units(const ms__decision *d, const ms__variant *v, uint8_t *choices, ms_plan *plan) {
     const ms_profile *profile = d->request->profile;
     for (int64_t i = 0; i < plan->n_entries; i++) plan->entries[i].reason = MS_REASON_NOT_RUN;
     for (int32_t i = 0; i < v->chain.n; i++) explain_unit(d, v, choices, i, &plan->entries[v->chain.units[i].unit]);
@@ -347,8 +322,8 @@ static void explain_units(const decision *d, const variant *v, uint8_t *choices,
     }
 }
 
-static ms_status describe(decision *d, ms_plan *plan) {
-    variant *v = &d->variants[0];
+static ms_status describe(ms__decision *d, ms_plan *plan) {
+    ms__variant *v = &d->variants[0];
     for (int32_t i = 0; i < d->n_variants; i++)
         if (d->variants[i].state == d->best.state) v = &d->variants[i];
     ms_plan_summary *s = &plan->summary;
@@ -369,21 +344,21 @@ static ms_status describe(decision *d, ms_plan *plan) {
 
 /* ---- Deciding ---- */
 
-static ms_status choose(decision *d) {
+static ms_status choose(ms__decision *d) {
     const ms_plan_request *request = d->request;
     ms_status status = MS_OK;
     if (!(request->flags & MS_PLAN_FASTEST)) {
         status = find_leanest(d, allowed_ns(d));
         if (status != MS_OK || (d->best.choices != NULL && d->best.peak_bytes <= d->usable_bytes)) return status;
-        d->best = (candidate){0};
+        d->best = (ms__candidate){0};
     }
     status = find_fastest(d);
     return status == MS_OK && d->best.choices == NULL ? refuse(d) : status;
 }
 
 /* Every unit that may be is recomputed, or none is. */
-static ms_status set_all(decision *d, bool recompute) {
-    variant *v = &d->variants[0];
+static ms_status set_all(ms__decision *d, bool recompute) {
+    ms__variant *v = &d->variants[0];
     for (int32_t i = 0; i < d->n_variants; i++)
         if (d->variants[i].state == 0) v = &d->variants[i];
     uint8_t *choices = ms__arena_array(&d->arena, (size_t)v->chain.n, 1);
@@ -392,14 +367,14 @@ static ms_status set_all(decision *d, bool recompute) {
     for (int32_t i = 0; i < v->chain.n; i++)
         for (int32_t o = 0; recompute && o < v->chain.units[i].n_options; o++)
             if (v->chain.units[i].options[o].action == MS_ACTION_RECOMPUTE) choices[i] = (uint8_t)o;
-    ms_status status = appraise(d, v, choices, &d->best);
+    ms_status status = ms__decision_appraise(d, v, choices, &d->best);
     d->best.choices = choices;
     return status;
 }
 
-static ms_status run(decision *d, ms_plan *plan) {
+static ms_status run(ms__decision *d, ms_plan *plan) {
     uint32_t flags = d->request->flags;
-    ms_status status = prepare(d);
+    ms_status status = ms__decision_open(d);
     if (status != MS_OK) return status;
     plan->summary.baseline_peak_bytes = d->baseline_bytes;
     plan->summary.baseline_ns = d->baseline_ns;
@@ -412,14 +387,16 @@ static ms_status run(decision *d, ms_plan *plan) {
     if (status == MS_OK) status = describe(d, plan);
     if (status != MS_OK) return status;
     int64_t extra = plan->summary.step_ns - d->baseline_ns, base = d->baseline_ns;
-    if (base > 0) plan->summary.slowdown_ppm = extra > INT64_MAX / 1000000 ? extra / (base / 1000000 + 1) : extra * 1000000 / base;
+    if (base > 0)
+        plan->summary.slowdown_ppm =
+            extra > INT64_MAX / 1000000 ? extra / (base / 1000000 + 1) : extra * 1000000 / base;
     if (d->plain.runs[0] == NULL) plan->summary.step_ns = plan->summary.baseline_ns = 0; /* they were no times */
     return MS_OK;
 }
 
 ms_status ms__plan_decide(ms_plan *plan, const ms_plan_request *request) {
-    decision d = {.request = request};
+    ms__decision d = {.request = request};
     ms_status status = run(&d, plan);
-    finish(&d);
+    ms__decision_close(&d);
     return status;
 }

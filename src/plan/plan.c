@@ -6,6 +6,7 @@
 
 #include "../common/hash.h"
 #include "../sim/roofline.h"
+#include "decide.h"
 
 #define MAX_ENTRIES (INT64_C(1) << 24)
 #define ALL_ACTIONS ((1U << MS_N_ACTIONS) - 1)
@@ -56,7 +57,7 @@ static ms_status check_profiles(const ms_plan_request *request) {
     return MS_OK;
 }
 
-static ms_status check_request(const ms_plan_request *request) {
+ms_status ms__request_check(const ms_plan_request *request) {
     if (request == NULL) return ms__fail(MS_E_INVALID, "ms_plan_create: the request is NULL");
     ms_status status = ms__check_struct(request->struct_bytes, sizeof *request, "ms_plan_request");
     if (status == MS_OK) status = check_profiles(request);
@@ -90,7 +91,7 @@ static ms_status fill(ms_plan *plan, const ms_plan_request *request) {
 }
 
 ms_status ms_plan_create(const ms_plan_request *request, ms_plan **out_plan) {
-    ms_status status = check_request(request);
+    ms_status status = ms__request_check(request);
     if (status != MS_OK) return status;
     if (out_plan == NULL) return ms__fail(MS_E_INVALID, "ms_plan_create: out_plan is NULL");
     ms_plan *plan = NULL;
@@ -145,9 +146,16 @@ ms_status ms_plan_get_entry(const ms_plan *plan, int64_t index, ms_plan_entry *o
     return MS_OK;
 }
 
-static const char *const action_names[MS_N_ACTIONS] = {
-    "keep",    "recompute",   "keep attention and products", "keep products",           "keep attention",
-    "offload", "offload now", "recompute and offload",       "recompute and offload now", "tile"};
+static const char *const action_names[MS_N_ACTIONS] = {"keep",
+                                                       "recompute",
+                                                       "keep attention and products",
+                                                       "keep products",
+                                                       "keep attention",
+                                                       "offload",
+                                                       "offload now",
+                                                       "recompute and offload",
+                                                       "recompute and offload now",
+                                                       "tile"};
 static const char *const reason_names[MS_N_REASONS] = {"not needed", "no gain",     "not eligible", "not run",
                                                        "saves",      "over budget", "slower",       "higher peak"};
 static const char *const state_names[] = {"half", "8bit", "offload", "offload gradients", "tile loss"};

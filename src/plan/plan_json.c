@@ -15,24 +15,23 @@
 #define SIZE(type, name) {#name, offsetof(type, name), 0, MAX}
 #define CHANGE(type, name) {#name, offsetof(type, name), -MAX, MAX}
 
-static const ms__json_field summary_fields[] = {
-    SIZE(ms_plan_summary, baseline_peak_bytes),
-    SIZE(ms_plan_summary, predicted_peak_bytes),
-    {"budget_bytes", offsetof(ms_plan_summary, budget_bytes), 1, MAX},
-    SIZE(ms_plan_summary, margin_bytes),
-    SIZE(ms_plan_summary, host_limit_bytes),
-    SIZE(ms_plan_summary, host_bytes),
-    SIZE(ms_plan_summary, baseline_ns),
-    SIZE(ms_plan_summary, step_ns),
-    CHANGE(ms_plan_summary, slowdown_ppm),
-    SIZE(ms_plan_summary, batch),
-    SIZE(ms_plan_summary, length),
-    {"skipped", offsetof(ms_plan_summary, skipped), 0, 1}};
+static const ms__json_field summary_fields[] = {SIZE(ms_plan_summary, baseline_peak_bytes),
+                                                SIZE(ms_plan_summary, predicted_peak_bytes),
+                                                {"budget_bytes", offsetof(ms_plan_summary, budget_bytes), 1, MAX},
+                                                SIZE(ms_plan_summary, margin_bytes),
+                                                SIZE(ms_plan_summary, host_limit_bytes),
+                                                SIZE(ms_plan_summary, host_bytes),
+                                                SIZE(ms_plan_summary, baseline_ns),
+                                                SIZE(ms_plan_summary, step_ns),
+                                                CHANGE(ms_plan_summary, slowdown_ppm),
+                                                SIZE(ms_plan_summary, batch),
+                                                SIZE(ms_plan_summary, length),
+                                                {"skipped", offsetof(ms_plan_summary, skipped), 0, 1}};
 
-static const ms__json_field entry_fields[] = {
-    SIZE(ms_plan_entry, param_bytes), CHANGE(ms_plan_entry, kept_bytes), CHANGE(ms_plan_entry, held_bytes),
-    SIZE(ms_plan_entry, host_bytes),  SIZE(ms_plan_entry, extra_ns),     CHANGE(ms_plan_entry, other_bytes),
-    CHANGE(ms_plan_entry, other_ns)};
+static const ms__json_field entry_fields[] = {SIZE(ms_plan_entry, param_bytes),  CHANGE(ms_plan_entry, kept_bytes),
+                                              CHANGE(ms_plan_entry, held_bytes), SIZE(ms_plan_entry, host_bytes),
+                                              SIZE(ms_plan_entry, extra_ns),     CHANGE(ms_plan_entry, other_bytes),
+                                              CHANGE(ms_plan_entry, other_ns)};
 
 enum { N_SUMMARY_FIELDS = sizeof summary_fields / sizeof *summary_fields };
 enum { N_ENTRY_FIELDS = sizeof entry_fields / sizeof *entry_fields };
@@ -144,7 +143,7 @@ static ms_status read_summary(const ms__json *object, ms__arena *arena, ms_plan_
 }
 
 static ms_status read_entry(const ms__json *object, ms_plan *plan, int64_t index) {
-    static const char *const allowed[] = {"name",       "action",     "reason",     "other",      "other_reason",
+    static const char *const allowed[] = {"name",        "action",     "reason",     "other",      "other_reason",
                                           "param_bytes", "kept_bytes", "held_bytes", "host_bytes", "extra_ns",
                                           "other_bytes", "other_ns",   NULL};
     ms_plan_entry *entry = &plan->entries[index];
@@ -161,10 +160,26 @@ static ms_status read_entry(const ms__json *object, ms_plan *plan, int64_t index
 }
 
 static ms_status check_document(const ms__json *object) {
-    static const char *const allowed[] = {
-        VERSION_KEY, "baseline_peak_bytes", "predicted_peak_bytes", "budget_bytes", "margin_bytes",
-        "host_limit_bytes", "host_bytes", "baseline_ns", "step_ns", "slowdown_ppm", "batch", "length", "skipped",
-        "state", "flags", "peak_unit", "peak_phase", "parts", "units", NULL};
+    static const char *const allowed[] = {VERSION_KEY,
+                                          "baseline_peak_bytes",
+                                          "predicted_peak_bytes",
+                                          "budget_bytes",
+                                          "margin_bytes",
+                                          "host_limit_bytes",
+                                          "host_bytes",
+                                          "baseline_ns",
+                                          "step_ns",
+                                          "slowdown_ppm",
+                                          "batch",
+                                          "length",
+                                          "skipped",
+                                          "state",
+                                          "flags",
+                                          "peak_unit",
+                                          "peak_phase",
+                                          "parts",
+                                          "units",
+                                          NULL};
     ms_status status = ms__json_check_version(object, VERSION_KEY, VERSION);
     return status == MS_OK ? ms__json_check_keys(object, allowed) : status;
 }

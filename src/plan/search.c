@@ -198,9 +198,7 @@ int64_t ms__search_fastest(ms__search *s, int64_t limit_bytes, int64_t max_ticks
     return best;
 }
 
-static int64_t round_up(const ms__search *s, int64_t n_bytes) {
-    return ms__search_round(s, n_bytes + s->grain - 1);
-}
+static int64_t round_up(const ms__search *s, int64_t n_bytes) { return ms__search_round(s, n_bytes + s->grain - 1); }
 
 /* No plan has a lower peak than if every unit did what is least, each for itself. */
 static int64_t least_peak(const ms__chain *chain) {

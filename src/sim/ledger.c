@@ -16,10 +16,10 @@ enum { HELD_KEPT = 1, HELD_LEAN = 2 };
 typedef struct book {
     const ms__step *step;
     const ms_rates *rates;
-    int64_t *busy_ns;                            /* of each cost */
+    int64_t *busy_ns;                               /* of each cost */
     ms__sums (*sums)[MS__N_VARIANTS][MS__N_GROUPS]; /* of each unit, in all phases */
-    int32_t *maker;                              /* key -> the unit whose kept forward allocates it, or NOBODY */
-    uint8_t *held;                               /* key -> the variants that release it in backward */
+    int32_t *maker;                                 /* key -> the unit whose kept forward allocates it, or NOBODY */
+    uint8_t *held;                                  /* key -> the variants that release it in backward */
 } book;
 
 static int64_t size_of(const ms__step *step, uint32_t key) { return step->numbers[step->keys[key].size]; }

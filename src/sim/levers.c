@@ -3,11 +3,11 @@
 
 #include "roofline.h"
 
-#define N_TILES 4          /* of a unit */
-#define N_LOSS_TILES 8     /* of logits and loss */
-#define LINK_COPY_TICKS 6  /* the largest copy takes so many ticks */
-#define LINK_MAX_TICKS 12  /* two of them */
-#define LINK_DRAG 8        /* this part of a copy is not hidden: matrix products ran 15 % longer beside copies both ways */
+#define N_TILES 4         /* of a unit */
+#define N_LOSS_TILES 8    /* of logits and loss */
+#define LINK_COPY_TICKS 6 /* the largest copy takes so many ticks */
+#define LINK_MAX_TICKS 12 /* two of them */
+#define LINK_DRAG 8 /* this part of a copy is not hidden: matrix products ran 15 % longer beside copies both ways */
 #define CHUNK_BYTES (INT64_C(64) << 20) /* buffers of a streamed optimizer step */
 #define PPM INT64_C(1000000)
 
@@ -128,7 +128,7 @@ ms__link ms__link_make(const ms_rates *rates, int64_t max_copy_bytes) {
     int64_t rate = one_way_rate(rates);
     if (rate <= 0 || max_copy_bytes <= 0) return (ms__link){0};
     int64_t us = max_copy_bytes / rate / LINK_COPY_TICKS + 1;
-    return (ms__link){.tick_ns = us * 1000, .tick_bytes = us * rate, .max_ticks = LINK_MAX_TICKS};
+    return (ms__link){.tick_ns = us * 1000, .tick_bytes = us * rate, .mb_per_s = rate, .max_ticks = LINK_MAX_TICKS};
 }
 
 int32_t ms__link_copy_ticks(const ms__link *link, int64_t n_bytes) {
@@ -141,7 +141,7 @@ int32_t ms__link_hide_ticks(const ms__link *link, int64_t ns) {
 }
 
 int64_t ms__link_drag_ns(const ms__link *link, int64_t n_bytes) {
-    return link->tick_ns == 0 ? 0 : n_bytes / link->tick_bytes * link->tick_ns / LINK_DRAG;
+    return link->mb_per_s == 0 ? 0 : smaller(n_bytes, MS__MAX_NS / 1000) * 1000 / link->mb_per_s / LINK_DRAG;
 }
 
 int32_t ms__link_behind(const ms__link *link, int32_t before, int32_t hide, int32_t copy, bool waits,
@@ -204,14 +204,14 @@ ms__state ms__state_make(const ms__step *step, const ms_rates *rates, uint32_t f
     int64_t lower = flags & MS_STATE_HALF ? t.bytes[MS_CATEGORY_PARAMETER] : 0;
     int64_t moments = share(t.bytes[MS_CATEGORY_OPTIMIZER], moments_ppm(flags, t.element_bytes));
     int64_t gradients = t.bytes[MS_CATEGORY_GRADIENT];
-    ms__state state = {.flags = flags,
-                       .parameter_bytes = away ? 0 : lower,
-                       .optimizer_ppm = away ? 0 : moments_ppm(flags, t.element_bytes),
-                       .drops_gradients = (flags & MS_STATE_OFFLOAD_GRADIENTS) != 0,
-                       .is_streamed = (flags & (MS_STATE_HALF | MS_STATE_8BIT | MS_STATE_OFFLOAD |
-                                                MS_STATE_OFFLOAD_GRADIENTS)) != 0,
-                       .host_bytes = away ? lower + moments : 0,
-                       .loss_spared_bytes = t.largest_gradient};
+    ms__state state = {
+        .flags = flags,
+        .parameter_bytes = away ? 0 : lower,
+        .optimizer_ppm = away ? 0 : moments_ppm(flags, t.element_bytes),
+        .drops_gradients = (flags & MS_STATE_OFFLOAD_GRADIENTS) != 0,
+        .is_streamed = (flags & (MS_STATE_HALF | MS_STATE_8BIT | MS_STATE_OFFLOAD | MS_STATE_OFFLOAD_GRADIENTS)) != 0,
+        .host_bytes = away ? lower + moments : 0,
+        .loss_spared_bytes = t.largest_gradient};
     int64_t moved = 2 * (moments + lower + t.bytes[MS_CATEGORY_PARAMETER]) + gradients;
     state.optimizer_ns = transfer_ns(moved, rates->memory_mb_per_s);
     int64_t link_ns = transfer_ns(away ? lower + moments : 0, one_way_rate(rates));

@@ -1,12 +1,12 @@
 /* levers.h - what a plan's actions do to memory and time, beside running a unit kept or lean.
  *
- * Simulations (sim.c) and the search (src/plan) read the same rules here. A step runs its units in a chain: in the order
- * of their first forward, and backward the other way round. Where the step is in a segment, the first `prefix` units of
- * the chain hold what they keep for backward.
+ * Simulations (sim.c) and the search (src/plan) read the same rules here. A step runs its units in a chain: in the
+ * order of their first forward, and backward the other way round. Where the step is in a segment, the first `prefix`
+ * units of the chain hold what they keep for backward.
  *
- * The link: what a unit offloads is copied out while later units run forward, and comes back while they run backward, so
- * late that it is there just in time. So both ways look alike: behind each unit a backlog of copies is left, in ticks,
- * which later units work off; what is in the backlog is on the device still, or already.
+ * The link: what a unit offloads is copied out while later units run forward, and comes back while they run backward,
+ * so late that it is there just in time. So both ways look alike: behind each unit a backlog of copies is left, in
+ * ticks, which later units work off; what is in the backlog is on the device still, or already.
  */
 #ifndef MS_SIM_LEVERS_H
 #define MS_SIM_LEVERS_H
@@ -17,7 +17,8 @@
 #define MS__NO_CHAIN (-1)
 
 /* Change a simulation of the variants into one of the actions and the state (overlay.c). Errors: MS_E_NO_MEMORY. */
-ms_status ms__overlay(const ms_simulation_request *request, ms_simulation_point *points, ms_simulation_summary *summary);
+ms_status ms__overlay(const ms_simulation_request *request, ms_simulation_point *points,
+                      ms_simulation_summary *summary);
 
 typedef struct ms__order {
     int32_t *units;    /* chain position -> unit */
@@ -49,6 +50,7 @@ ms__effect ms__effect_of(const ms__ledger *ledger, const ms_unit *unit, int32_t 
 typedef struct ms__link {
     int64_t tick_ns;    /* 0: there is no link */
     int64_t tick_bytes; /* that go one way in a tick */
+    int64_t mb_per_s;   /* one way */
     int32_t max_ticks;  /* of a backlog; longer copies are waited for */
 } ms__link;
 
@@ -74,7 +76,7 @@ typedef struct ms__state {
     bool drops_gradients;    /* gradients leave the device as they appear */
     bool is_streamed;        /* the optimizer step goes by chunks, and takes `optimizer_ns` and no more than a buffer */
     int64_t optimizer_ns;
-    int64_t backward_ns;     /* beyond the profile's: waiting for gradients to leave */
+    int64_t backward_ns; /* beyond the profile's: waiting for gradients to leave */
     int64_t host_bytes;
     int64_t loss_spared_bytes; /* the largest gradient: no part of what tiles of the loss make smaller */
 } ms__state;
@@ -83,8 +85,7 @@ typedef struct ms__state {
 ms__state ms__state_make(const ms__step *step, const ms_rates *rates, uint32_t flags, int64_t backward_ns);
 
 /* What it changes at a point of a simulation: bytes by category. Returns their sum. */
-int64_t ms__state_change(const ms__state *state, const ms_simulation_point *point,
-                         int64_t change[MS_N_CATEGORIES]);
+int64_t ms__state_change(const ms__state *state, const ms_simulation_point *point, int64_t change[MS_N_CATEGORIES]);
 
 /* What tiles of the loss make of so many bytes of activations and temporaries behind the last unit's beginning. */
 int64_t ms__state_tiled_loss(const ms__state *state, int64_t n_bytes);

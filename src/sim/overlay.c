@@ -1,7 +1,7 @@
 /* overlay.c - a simulation of kept and lean units, changed into one of all that a plan can do (levers.h).
  *
- * The events of a step know two variants of a unit. What other actions hold, copy and compute, and what a state changes,
- * is added to each stretch of the step; then the peak is looked for again.
+ * The events of a step know two variants of a unit. What other actions hold, copy and compute, and what a state
+ * changes, is added to each stretch of the step; then the peak is looked for again.
  */
 #include <string.h>
 
@@ -150,7 +150,8 @@ static void sum_up(const overlay *o, const ms_simulation_point *points, ms_simul
     s->unused_bytes = highest->peak_bytes > known ? highest->peak_bytes - known : unused;
     s->steady_peak_bytes += change;
     s->first_peak_bytes = s->first_peak_bytes + change > 0 ? s->first_peak_bytes + change : 0;
-    s->reserved_bytes = s->reserved_bytes + change > s->steady_peak_bytes ? s->reserved_bytes + change : s->steady_peak_bytes;
+    s->reserved_bytes =
+        s->reserved_bytes + change > s->steady_peak_bytes ? s->reserved_bytes + change : s->steady_peak_bytes;
     s->first_reserved_bytes = s->reserved_bytes;
     s->peak_unit = highest->unit;
     s->peak_phase = highest->phase;
@@ -163,8 +164,8 @@ static void apply(overlay *o, ms_simulation_point *points, ms_simulation_summary
     o->state = ms__state_make(o->step, o->request->rates, o->request->state, backward_ns);
     summary->host_bytes += o->state.host_bytes;
     for (int32_t i = 0; i <= last; i++)
-        waits_left[i] = ms__later(o->wait_ns[i], ms__link_drag_ns(&o->link, o->effects[i].copy_bytes)) +
-                        o->effects[i].extra_ns;
+        waits_left[i] =
+            ms__later(o->wait_ns[i], ms__link_drag_ns(&o->link, o->effects[i].copy_bytes)) + o->effects[i].extra_ns;
     for (uint32_t i = 0; i < o->step->n_segments; i++) /* the stretch before the last unit */
         if (o->order.prefix[i] >= last && last >= 0 && points[i].phase >= MS_PHASE_FORWARD) {
             o->loss_from_bytes = i > 0 ? loose_bytes(&points[i - 1]) : 0;

@@ -383,7 +383,8 @@ static ms_status check_request(const ms_simulation_request *request) {
     status = ms__rates_check(request->rates);
     if (status != MS_OK) return status;
     if (request->n_multiprocessors < 0 || request->n_multiprocessors > MAX_MULTIPROCESSORS ||
-        request->limit_bytes < 0 || (request->flags & ~ALL_FLAGS) != 0 || (request->state & ~(uint32_t)MS_STATE_ALL) != 0)
+        request->limit_bytes < 0 || (request->flags & ~ALL_FLAGS) != 0 ||
+        (request->state & ~(uint32_t)MS_STATE_ALL) != 0)
         return ms__fail(MS_E_INVALID, "ms_simulate: a field of the request is out of range");
     if (request->profile->step == NULL) return ms__fail(MS_E_INVALID, "this profile has no step to simulate");
     return check_actions(request, request->profile->step);

@@ -107,6 +107,7 @@ typedef struct core_state {
     PyTypeObject *saved_type;
     PyTypeObject *plan_type;
     PyTypeObject *profile_type;
+    PyTypeObject *guard_type;
     PyTypeObject *modules_type;
     PyTypeObject *unit_type;
     PyTypeObject *call_type;
@@ -331,6 +332,7 @@ int core_call_repeat(core_state *state, PyObject *call, PyObject *frame);
 /* Each file adds its types and functions. */
 int core_add_frame(PyObject *module, core_state *state);
 int core_add_plan(PyObject *module, core_state *state);
+int core_add_guard(PyObject *module, core_state *state);
 int core_add_profile(PyObject *module, core_state *state);
 int core_add_modules(PyObject *module, core_state *state);
 int core_add_conditions(PyObject *module, core_state *state);
@@ -347,6 +349,7 @@ PyObject *core_find_units(PyObject *module, PyObject *const *args, Py_ssize_t n)
 PyObject *core_hash64(PyObject *module, PyObject *data);
 PyObject *core_plan_create(PyObject *module, PyObject *const *args, Py_ssize_t n);
 PyObject *core_plan_pareto(PyObject *module, PyObject *const *args, Py_ssize_t n);
+PyObject *core_guard_create(PyObject *module, PyObject *const *args, Py_ssize_t n);
 PyObject *core_action_name(PyObject *module, PyObject *action);
 PyObject *core_state_name(PyObject *module, PyObject *flag);
 PyObject *core_plan_from_json(PyObject *module, PyObject *text);

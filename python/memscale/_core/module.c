@@ -212,6 +212,8 @@ PyDoc_STRVAR(hash64_doc, "hash64(data)\n--\n\nA stable 64-bit hash of bytes.");
 PyDoc_STRVAR(plan_create_doc, "plan_create(" REQUEST ")\n--\n\nDecide what is done to each unit.");
 PyDoc_STRVAR(plan_pareto_doc, "plan_pareto(" REQUEST ", capacity)\n--\n\n"
                               "Tuples (peak_bytes, step_ns, host_bytes, n_changed, state), the fastest first.");
+PyDoc_STRVAR(guard_create_doc, "guard_create(" REQUEST ", plan)\n--\n\n"
+                               "Watch over a plan that was made from this request: other shapes get other plans.");
 PyDoc_STRVAR(profile_from_units_doc, "profile_from_units(units, state_bytes, rest_bytes)\n--\n\n"
                                      "A profile without a step. units: tuples (name, param_bytes, saved_bytes, "
                                      "boundary_bytes, n_rows, flags).");
@@ -248,6 +250,7 @@ static PyMethodDef functions[] = {
     {"profile_from_traces", FAST(core_profile_from_traces), METH_FASTCALL, profile_from_traces_doc},
     {"profile_from_json", core_profile_from_json, METH_O, profile_from_json_doc},
     {"profile_fit", core_profile_fit, METH_O, profile_fit_doc},
+    {"guard_create", FAST(core_guard_create), METH_FASTCALL, guard_create_doc},
     {"action_name", core_action_name, METH_O, PyDoc_STR("action_name(action)\n--\n\nThe name of an action.")},
     {"state_name", core_state_name, METH_O, PyDoc_STR("state_name(flag)\n--\n\nThe name of one state flag.")},
     {NULL, NULL, 0, NULL},
@@ -335,7 +338,8 @@ static int exec_module(PyObject *module) {
     if (core_add_frame(module, state) < 0 || core_add_modules(module, state) < 0) return -1;
     if (core_add_conditions(module, state) < 0 || core_add_unit(module, state) < 0 || core_add_call(module, state) < 0)
         return -1;
-    if (core_add_profile(module, state) < 0 || core_add_plan(module, state) < 0 || core_add_gpu(module, state) < 0)
+    if (core_add_profile(module, state) < 0 || core_add_plan(module, state) < 0 || core_add_guard(module, state) < 0 ||
+        core_add_gpu(module, state) < 0)
         return -1;
     state->unpack = PyObject_GetAttrString(module, "unpack");
     return state->unpack == NULL ? -1 : 0;
@@ -350,6 +354,7 @@ static int exec_module(PyObject *module) {
     X(saved_type)                                                                                                      \
     X(plan_type)                                                                                                       \
     X(profile_type)                                                                                                    \
+    X(guard_type)                                                                                                      \
     X(modules_type)                                                                                                    \
     X(unit_type)                                                                                                       \
     X(call_type)                                                                                                       \

@@ -1,6 +1,8 @@
 /* plan.c - plans: requests in, what was decided out. */
 #include "core.h"
 
+#include <string.h>
+
 #define MAX_PARETO 1024
 
 typedef struct PlanObject {
@@ -242,10 +244,10 @@ static PyObject *plan_entries(PyObject *self, PyObject *Py_UNUSED(unused)) {
             Py_CLEAR(list);
             break;
         }
-        PyObject *row = Py_BuildValue(
-            "(sisLLLLLisLL)", e.name, (int)e.action, ms_reason_name(e.reason), (long long)e.param_bytes,
-            (long long)e.kept_bytes, (long long)e.held_bytes, (long long)e.host_bytes, (long long)e.extra_ns,
-            (int)e.other, ms_reason_name(e.other_reason), (long long)e.other_bytes, (long long)e.other_ns);
+        PyObject *row = Py_BuildValue("(sisLLLLLisLL)", e.name, (int)e.action, ms_reason_name(e.reason),
+                                      (long long)e.param_bytes, (long long)e.kept_bytes, (long long)e.held_bytes,
+                                      (long long)e.host_bytes, (long long)e.extra_ns, (int)e.other,
+                                      ms_reason_name(e.other_reason), (long long)e.other_bytes, (long long)e.other_ns);
         if (row == NULL || PyList_Append(list, row) < 0) Py_CLEAR(list);
         Py_XDECREF(row);
     }
@@ -288,12 +290,9 @@ static void plan_dealloc(PyObject *self) {
 }
 
 static PyMethodDef plan_methods[] = {
-    {"summary", plan_summary, METH_NOARGS, summary_doc},
-    {"entries", plan_entries, METH_NOARGS, entries_doc},
-    {"explain", plan_explain, METH_NOARGS, explain_doc},
-    {"to_json", plan_to_json, METH_NOARGS, to_json_doc},
-    {"check_units", plan_check_units, METH_O, check_doc},
-    {NULL, NULL, 0, NULL},
+    {"summary", plan_summary, METH_NOARGS, summary_doc},  {"entries", plan_entries, METH_NOARGS, entries_doc},
+    {"explain", plan_explain, METH_NOARGS, explain_doc},  {"to_json", plan_to_json, METH_NOARGS, to_json_doc},
+    {"check_units", plan_check_units, METH_O, check_doc}, {NULL, NULL, 0, NULL},
 };
 
 static PyType_Slot plan_slots[] = {
@@ -313,4 +312,110 @@ static PyType_Spec plan_spec = {
 int core_add_plan(PyObject *module, core_state *state) {
     state->plan_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &plan_spec, NULL);
     return state->plan_type == NULL ? -1 : PyModule_AddType(module, state->plan_type);
+}
+
+/* ---- Guards ---- */
+
+/* Owns the plan and the profiles that it borrows. */
+typedef struct GuardObject {
+    PyObject_HEAD
+    ms_guard *guard; /* owned */
+    PyObject *held;  /* a tuple: what the request was read from, and the plan */
+    asked asked;
+} GuardObject;
+
+PyObject *core_guard_create(PyObject *module, PyObject *const *args, Py_ssize_t n_args) {
+    core_state *state = core_get_state(module);
+    if (!core_check_count("guard_create", n_args, 14)) return NULL;
+    if (!PyObject_TypeCheck(args[13], state->plan_type)) {
+        PyErr_SetString(PyExc_TypeError, "a plan of libmemscale is needed");
+        return NULL;
+    }
+    allocfunc alloc = (allocfunc)PyType_GetSlot(state->guard_type, Py_tp_alloc);
+    GuardObject *self = (GuardObject *)alloc(state->guard_type, 0);
+    if (self == NULL) return NULL;
+    self->held = PyTuple_New(n_args);
+    for (Py_ssize_t i = 0; self->held != NULL && i < n_args; i++) {
+        Py_INCREF(args[i]);
+        if (PyTuple_SetItem(self->held, i, args[i]) < 0) Py_CLEAR(self->held);
+    }
+    ms_status status = MS_OK;
+    if (self->held == NULL || read_request(module, args, &self->asked) < 0) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    status = ms_guard_create(&self->asked.request, ((PlanObject *)args[13])->plan, &self->guard);
+    if (status == MS_OK) return (PyObject *)self;
+    Py_DECREF(self);
+    return core_raise(state, status);
+}
+
+PyDoc_STRVAR(guard_check_doc,
+             "check($self, batch, length, /)\n--\n\n"
+             "The plan for an input of this shape as a number: None for the guard's own, else one that "
+             "stays the same for the same plan; plan() makes an object of it.");
+
+static PyObject *guard_check(PyObject *object, PyObject *const *args, Py_ssize_t n_args) {
+    GuardObject *self = (GuardObject *)object;
+    if (!core_check_count("check", n_args, 2)) return NULL;
+    int64_t batch = PyLong_AsLongLong(args[0]), length = PyLong_AsLongLong(args[1]);
+    if (PyErr_Occurred()) return NULL;
+    const ms_plan *plan = NULL;
+    ms_status status = ms_guard_check(self->guard, batch, length, &plan);
+    if (status != MS_OK) return core_raise(core_state_of_type(Py_TYPE(object)), status);
+    PyObject *own = PyTuple_GetItem(self->held, 13);
+    if (own == NULL) return NULL;
+    if (((PlanObject *)own)->plan == plan) Py_RETURN_NONE;
+    return PyLong_FromVoidPtr((void *)plan);
+}
+
+PyDoc_STRVAR(guard_plan_doc, "plan($self, batch, length, /)\n--\n\nThe plan for an input of this shape, a copy.");
+
+static PyObject *guard_plan(PyObject *object, PyObject *const *args, Py_ssize_t n_args) {
+    GuardObject *self = (GuardObject *)object;
+    if (!core_check_count("plan", n_args, 2)) return NULL;
+    int64_t batch = PyLong_AsLongLong(args[0]), length = PyLong_AsLongLong(args[1]);
+    if (PyErr_Occurred()) return NULL;
+    const ms_plan *plan = NULL;
+    ms_plan *copy = NULL;
+    char *text = NULL;
+    ms_status status = ms_guard_check(self->guard, batch, length, &plan);
+    if (status == MS_OK) status = ms_plan_to_json(plan, &text);
+    if (status == MS_OK) status = ms_plan_from_json(text, strlen(text), &copy);
+    ms_free(text);
+    return wrap_plan(core_state_of_type(Py_TYPE(object)), status, copy);
+}
+
+static void guard_dealloc(PyObject *object) {
+    PyTypeObject *type = Py_TYPE(object);
+    GuardObject *self = (GuardObject *)object;
+    ms_guard_destroy(self->guard);
+    Py_CLEAR(self->held);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
+    Py_DECREF(type);
+}
+
+static PyMethodDef guard_methods[] = {
+    {"check", (PyCFunction)(void (*)(void))guard_check, METH_FASTCALL, guard_check_doc},
+    {"plan", (PyCFunction)(void (*)(void))guard_plan, METH_FASTCALL, guard_plan_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot guard_slots[] = {
+    {Py_tp_doc, (void *)"Plans for batches that change their shape."},
+    {Py_tp_dealloc, guard_dealloc},
+    {Py_tp_methods, guard_methods},
+    {0, NULL},
+};
+
+static PyType_Spec guard_spec = {
+    .name = "memscale._core.Guard",
+    .basicsize = sizeof(GuardObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = guard_slots,
+};
+
+int core_add_guard(PyObject *module, core_state *state) {
+    state->guard_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &guard_spec, NULL);
+    return state->guard_type == NULL ? -1 : PyModule_AddType(module, state->guard_type);
 }

@@ -1,0 +1,51 @@
+/* decide.h - what a decision is made from: the states that may be, each with its chain, and what plans come to. */
+#ifndef MS_PLAN_DECIDE_H
+#define MS_PLAN_DECIDE_H
+
+#include "basis.h"
+
+#define MS__N_STATES (MS_STATE_ALL + 1)
+
+/* A plan that may be. */
+typedef struct ms__candidate {
+    uint32_t state;
+    int64_t peak_bytes, step_ns, host_bytes;
+    uint8_t *choices; /* by position of the chain; NULL: there is none */
+} ms__candidate;
+
+/* One state of the model that may be. */
+typedef struct ms__variant {
+    uint32_t state;
+    const ms__basis *basis;
+    ms__chain chain;
+    int64_t host_bytes; /* that the state takes */
+} ms__variant;
+
+typedef struct ms__decision {
+    const ms_plan_request *request; /* was checked */
+    ms__arena arena;
+    ms__basis plain, half;
+    ms__variant variants[MS__N_STATES]; /* the fastest first */
+    int32_t n_variants;
+    int64_t usable_bytes; /* the budget less the margin */
+    int64_t baseline_bytes, baseline_ns;
+    int32_t *actions; /* by unit: room for one plan */
+    ms__candidate best;
+} ms__decision;
+
+/* Fill in all but `request` and `best`. Errors: as ms_simulate. Either way it is closed. */
+ms_status ms__decision_open(ms__decision *decision);
+void ms__decision_close(ms__decision *decision);
+
+/* What these choices come to, counted with ticks as they are set: the larger of what the chain says and what a
+ * simulation says. `out->choices` is left out. Errors: as ms_simulate. */
+ms_status ms__decision_appraise(const ms__decision *decision, const ms__variant *variant, const uint8_t *choices,
+                                ms__candidate *out);
+
+/* The highest peak of a simulation: of the first step, or of a later one. */
+int64_t ms__simulated_peak(const ms_simulation_summary *summary);
+
+/* Is this a request that ms_plan_create can take? Errors: as there. */
+ms_status ms__request_check(const ms_plan_request *request);
+
+#endif

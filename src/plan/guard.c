@@ -1,0 +1,171 @@
+/* guard.c - plans for batches that change their shape.
+ *
+ * A shape is looked up first. If it is new, the profile's polynomials give the step at that shape (or at the end of its
+ * bucket: the length rounded up), the plan at hand is simulated there, and only if that does not fit a plan is made.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "../common/vec.h"
+#include "decide.h"
+#include "plan.h"
+
+#define BUCKET 64
+#define MAX_SHAPES 4096 /* that are remembered: beyond, the oldest are forgotten */
+
+typedef struct shape {
+    int64_t batch, length;
+    const ms_plan *plan;
+} shape;
+
+struct ms_guard {
+    ms_plan_request request;
+    const ms_plan *base;
+    int64_t batch, length; /* of the base */
+    int32_t *actions;      /* of the base; owned */
+    MS__VEC(shape) shapes;
+    MS__VEC(ms_plan *) plans; /* owned */
+    size_t oldest;
+};
+
+void ms_guard_destroy(ms_guard *guard) {
+    if (guard == NULL) return;
+    for (size_t i = 0; i < guard->plans.n; i++) ms_plan_destroy(guard->plans.items[i]);
+    ms__vec_free(&guard->plans);
+    ms__vec_free(&guard->shapes);
+    free(guard->actions);
+    free(guard);
+}
+
+ms_status ms_guard_create(const ms_plan_request *request, const ms_plan *plan, ms_guard **out_guard) {
+    ms_status status = ms__request_check(request);
+    if (status != MS_OK) return status;
+    if (plan == NULL || out_guard == NULL) return ms__fail(MS_E_INVALID, "ms_guard_create: an argument is NULL");
+    if (request->profile->step == NULL) return ms__fail(MS_E_INVALID, "a profile without a step knows no shapes");
+    if (plan->n_entries != request->profile->n_units)
+        return ms__fail(MS_E_MISMATCH, "the plan has %lld units, the profile %lld", (long long)plan->n_entries,
+                        (long long)request->profile->n_units);
+    ms_guard *guard = calloc(1, sizeof *guard);
+    int32_t *actions = calloc((size_t)plan->n_entries + 1, sizeof *actions);
+    if (guard == NULL || actions == NULL) {
+        free(guard);
+        free(actions);
+        return ms__fail_memory(sizeof *guard);
+    }
+    for (int64_t i = 0; i < plan->n_entries; i++) actions[i] = plan->entries[i].action;
+    guard->request = *request;
+    guard->base = plan;
+    guard->batch = request->profile->step->batch;
+    guard->length = request->profile->step->length;
+    guard->actions = actions;
+    *out_guard = guard;
+    return MS_OK;
+}
+
+/* ---- A new shape ---- */
+
+/* The request at another shape; its profiles are owned by the caller. */
+static ms_status move_to(const ms_guard *guard, int64_t batch, int64_t length, ms_plan_request *out) {
+    ms_profile *profile = NULL, *half = NULL;
+    *out = guard->request;
+    ms_status status = ms_profile_at(guard->request.profile, batch, length, &profile);
+    if (status == MS_OK && guard->request.half_profile != NULL)
+        status = ms_profile_at(guard->request.half_profile, batch, length, &half);
+    if (status != MS_OK) {
+        ms_profile_destroy(profile);
+        return status;
+    }
+    out->profile = profile;
+    out->half_profile = half;
+    return MS_OK;
+}
+
+static void destroy_profiles(const ms_plan_request *request) {
+    ms_profile_destroy((ms_profile *)request->profile);
+    ms_profile_destroy((ms_profile *)request->half_profile);
+}
+
+static ms_status fits_base(const ms_guard *guard, const ms_plan_request *at, bool *out) {
+    uint32_t state = guard->base->summary.state;
+    ms_simulation_request request = {.struct_bytes = sizeof request,
+                                     .profile = state & MS_STATE_HALF ? at->half_profile : at->profile,
+                                     .actions = guard->actions,
+                                     .n_actions = guard->base->n_entries,
+                                     .rates = at->rates,
+                                     .n_multiprocessors = at->n_multiprocessors,
+                                     .flags = at->simulation,
+                                     .state = state};
+    ms_simulation *sim = NULL;
+    ms_simulation_summary summary = {.struct_bytes = sizeof summary};
+    ms_status status = ms_simulate(&request, &sim);
+    if (status == MS_OK) status = ms_simulation_get(sim, &summary);
+    ms_simulation_destroy(sim);
+    *out = ms__simulated_peak(&summary) <= at->budget_bytes - at->margin_bytes;
+    return status;
+}
+
+/* What is asked for here was not at another time: no skipping, and the fastest that fits. */
+static ms_status make_plan(ms_guard *guard, ms_plan_request *at, const ms_plan **out) {
+    ms_plan *plan = NULL;
+    at->flags |= MS_PLAN_FASTEST;
+    ms_status status = ms_plan_create(at, &plan);
+    if (status != MS_OK) return status;
+    if (!ms__vec_push(&guard->plans, plan)) {
+        ms_plan_destroy(plan);
+        return MS_E_NO_MEMORY;
+    }
+    *out = plan;
+    return MS_OK;
+}
+
+static ms_status plan_at(ms_guard *guard, int64_t batch, int64_t length, const ms_plan **out) {
+    ms_plan_request at;
+    bool fits = false;
+    ms_status status = move_to(guard, batch, length, &at);
+    if (status != MS_OK) return status;
+    status = fits_base(guard, &at, &fits);
+    if (status == MS_OK && fits)
+        *out = guard->base;
+    else if (status == MS_OK)
+        status = make_plan(guard, &at, out);
+    destroy_profiles(&at);
+    return status;
+}
+
+static const ms_plan *find(const ms_guard *guard, int64_t batch, int64_t length) {
+    for (size_t i = 0; i < guard->shapes.n; i++) {
+        const shape *s = &guard->shapes.items[i];
+        if (s->batch == batch && s->length == length) return s->plan;
+    }
+    return NULL;
+}
+
+static ms_status remember(ms_guard *guard, int64_t batch, int64_t length, const ms_plan *plan) {
+    shape s = {batch, length, plan};
+    if (guard->shapes.n < MAX_SHAPES) return ms__vec_push(&guard->shapes, s) ? MS_OK : MS_E_NO_MEMORY;
+    guard->shapes.items[guard->oldest++ % MAX_SHAPES] = s;
+    return MS_OK;
+}
+
+static ms_status find_new(ms_guard *guard, int64_t batch, int64_t length, const ms_plan **out) {
+    int64_t end = length > INT64_MAX - BUCKET ? length : (length + BUCKET - 1) / BUCKET * BUCKET;
+    *out = find(guard, batch, end);
+    if (*out == NULL && end > length && plan_at(guard, batch, end, out) != MS_OK) *out = NULL;
+    if (*out != NULL && end > length && find(guard, batch, end) == NULL) {
+        ms_status status = remember(guard, batch, end, *out);
+        if (status != MS_OK) return status;
+    }
+    ms_status status = *out == NULL ? plan_at(guard, batch, length, out) : MS_OK;
+    return status == MS_OK ? remember(guard, batch, length, *out) : status;
+}
+
+ms_status ms_guard_check(ms_guard *guard, int64_t batch, int64_t length, const ms_plan **out_plan) {
+    if (guard == NULL || out_plan == NULL) return ms__fail(MS_E_INVALID, "ms_guard_check: an argument is NULL");
+    const ms_plan *plan = batch <= guard->batch && length <= guard->length ? guard->base : find(guard, batch, length);
+    if (plan == NULL) {
+        ms_status status = find_new(guard, batch, length, &plan);
+        if (status != MS_OK) return status;
+    }
+    *out_plan = plan;
+    return MS_OK;
+}
