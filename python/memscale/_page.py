@@ -14,8 +14,8 @@ from .plans import Entry, Plan
 
 _STYLE = """
 :root { color-scheme: light dark }
-body { font: 15px/1.5 system-ui, -apple-system, "Segoe UI", sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
-  color: #1f2933; background: #ffffff }
+body { font: 15px/1.5 system-ui, -apple-system, "Segoe UI", sans-serif; max-width: 60rem; margin: 2rem auto;
+  padding: 0 1rem; color: #1f2933; background: #ffffff }
 h1 { font-size: 1.5rem; margin-bottom: 0 } h2 { font-size: 1.1rem; margin-top: 2rem }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums }
 th, td { text-align: left; padding: 0.25rem 1rem 0.25rem 0; border-bottom: 1px solid #d9dee4; vertical-align: top }
@@ -69,7 +69,9 @@ def facts(plan: Plan) -> list[tuple[str, str]]:
         rows.append(("place of the peak", where(plan)))
     if plan.parts:
         parts = sorted(plan.parts.items(), key=lambda item: -item[1])
-        rows.append(("made of", ", ".join(f"{name} {size(n)}" for name, n in parts if n > plan.predicted_peak_bytes // 200)))
+        rows.append(
+            ("made of", ", ".join(f"{name} {size(n)}" for name, n in parts if n > plan.predicted_peak_bytes // 200))
+        )
     return rows
 
 
@@ -132,7 +134,7 @@ def _sentence(plan: Plan) -> str:
 
 
 def _group_rows(plan: Plan) -> list[tuple[str, ...]]:
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for techniques, entries in plan.groups().items():
         names, held, host, time = group_facts(entries)
         rows.append((technique(techniques), f"{len(entries)}: {names}", held, host, time))
@@ -140,7 +142,7 @@ def _group_rows(plan: Plan) -> list[tuple[str, ...]]:
 
 
 def _row(plan: Plan, entry: Entry) -> tuple[str, ...]:
-    names, held, host, time = group_facts([entry])
+    _, held, host, time = group_facts([entry])
     return entry.name, technique(plan.layers[entry.name]), entry.reason, held, host, time
 
 

@@ -22,7 +22,8 @@ text { font: 13px system-ui, -apple-system, "Segoe UI", sans-serif; fill: #1f293
 .budget { stroke: #c2410c; stroke-width: 1.5; stroke-dasharray: 6 4 } .over { fill: #c2410c; fill-opacity: 0.07 }
 .limit { fill: #c2410c } .chosen { fill: none; stroke: #047857; stroke-width: 3 } .mine { fill: #047857 }
 @media (prefers-color-scheme: dark) {
-text { fill: #e4e7eb } .small { fill: #9aa5b1 } .panel { fill: #17191d } .grid { stroke: #323f4b } .axis { stroke: #9aa5b1 }
+text { fill: #e4e7eb } .small { fill: #9aa5b1 } .panel { fill: #17191d }
+.grid { stroke: #323f4b } .axis { stroke: #9aa5b1 }
 .trade { stroke: #60a5fa } .point { fill: #60a5fa } .budget { stroke: #fb923c } .over { fill: #fb923c }
 .limit { fill: #fb923c } .chosen { stroke: #34d399 } .mine { fill: #34d399 }
 }
@@ -113,10 +114,8 @@ class _Drawing:
         yield f'<path class="axis" fill="none" d="M{_LEFT} {_TOP}V{bottom}H{right}"/>'
         middle = (_TOP + bottom) / 2
         yield f'<text text-anchor="middle" x="{(_LEFT + right) / 2:.1f}" y="{_HEIGHT - 16}">peak memory, GB</text>'
-        unit = "ms" if self.in_ms else "s"
-        yield (
-            f'<text text-anchor="middle" transform="translate(22 {middle:.1f}) rotate(-90)">time of a step, {unit}</text>'
-        )
+        turned = f'transform="translate(22 {middle:.1f}) rotate(-90)"'
+        yield f'<text text-anchor="middle" {turned}>time of a step, {"ms" if self.in_ms else "s"}</text>'
 
     def _budget_line(self, budget: int) -> Iterator[str]:
         low, high, _ = self.x_scale
@@ -137,8 +136,8 @@ class _Drawing:
         yield f'<circle class="chosen" fill="none" cx="{x:.1f}" cy="{y:.1f}" r="9"/>'
         is_right = x > _WIDTH * 0.6
         anchor, label = ("end", x - 14) if is_right else ("start", x + 14)
-        text = f"this plan: {size(peak_bytes)}, {duration(seconds)}"
-        yield f'<text class="mine" text-anchor="{anchor}" x="{label:.1f}" y="{max(y - 10, _TOP + 14):.1f}">{text}</text>'
+        text, top = f"this plan: {size(peak_bytes)}, {duration(seconds)}", max(y - 10, _TOP + 14)
+        yield f'<text class="mine" text-anchor="{anchor}" x="{label:.1f}" y="{top:.1f}">{text}</text>'
 
 
 def _point_text(p: ParetoPoint) -> str:

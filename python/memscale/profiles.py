@@ -327,7 +327,7 @@ def profile(
                 f"the model does not run on sample_input ({type(error).__name__}: {error}). Give a tensor, a tuple of "
                 "positional inputs or a dict of keyword inputs, on the model's device"
             ) from error
-    cores = _fit(found, *_shape(args, kwargs))
+    cores = _fit(found, *shape_of(args, kwargs))
     return Profile(*cores, place, fused=_optimizers.is_fused(optimizer), why_empirical=why)
 
 
@@ -419,7 +419,7 @@ def _fit(found: list[Cores], batch: int, length: int) -> Cores:
 def _profile_with(tracer: Tracer, trace: Callable[..., Trace], arguments: tuple[Any, ...], evaluation: bool) -> Cores:
     """The step with units kept or recomputed, and the step as it is without MemScale."""
     names, sizes = list(tracer.units), tracer.param_bytes()
-    batch, length = _shape(*arguments[:2])
+    batch, length = shape_of(*arguments[:2])
 
     def make(kept: Trace, lean: Trace | None) -> _core.Profile:
         packed = None if lean is None else lean.packed()
@@ -439,7 +439,7 @@ def _profile_with(tracer: Tracer, trace: Callable[..., Trace], arguments: tuple[
     return core, plain
 
 
-def _shape(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
+def shape_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
     """Batch and length of an input: the first two dimensions of its first tensor, the second of indices only."""
     for tensor in _core.tensors_in((args, kwargs)):
         if tensor.dim() >= 1:
@@ -453,7 +453,7 @@ def _at_shapes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[Any,
 
     No batch of one: what is copied for two is often not for one.
     """
-    batch, length = _shape(args, kwargs)
+    batch, length = shape_of(args, kwargs)
     if batch <= 0:
         raise MemScaleError("shapes=True needs an input whose first dimension is the batch")
     least = max(batch, 2)
@@ -463,16 +463,18 @@ def _at_shapes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[Any,
         wanted = [(b, t) for t in (length, half, quarter) for b in (least, 2 * least)]
         wanted.append((3 * least, most))
 
-    def resized(value: Any, new: tuple[int, int]) -> Any:
-        if isinstance(value, torch.Tensor):
-            return _resize(value, (batch, length), new)
-        if isinstance(value, dict):
-            return {key: resized(v, new) for key, v in value.items()}
-        if isinstance(value, (list, tuple)):
-            return type(value)(resized(v, new) for v in value)
-        return value
+    return [resized((args, kwargs), (batch, length), new) for new in wanted]
 
-    return [(resized(args, new), resized(kwargs, new)) for new in wanted]
+
+def resized(value: Any, old: tuple[int, int], new: tuple[int, int]) -> Any:
+    """An input of one batch and length, at another."""
+    if isinstance(value, torch.Tensor):
+        return _resize(value, old, new)
+    if isinstance(value, dict):
+        return {key: resized(v, old, new) for key, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(resized(v, old, new) for v in value)
+    return value
 
 
 def _part(length: int, parts: int) -> int:

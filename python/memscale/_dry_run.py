@@ -1,0 +1,203 @@
+"""``memscale.plan``: the plan for a model without attaching anything, and, where none fits, what would."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from . import _chart, _devices
+from ._planning import EXECUTOR, MARGIN_PARTS, Capabilities, Request, half_of
+from .config import Config, OptimizationMode
+from .errors import BudgetError, MemScaleError
+from .plans import Plan
+from .profiles import Profile, profile, resized, shape_of
+
+__all__ = ["Steps", "advised", "plan"]
+
+_SECONDS = 8.0  # what looking for a batch that fits may take
+_MAX_TRIES = 6
+
+Trace = Callable[["str | None", "int | None"], Profile]  # a precision and a batch; None: as asked for
+
+
+def plan(
+    model: nn.Module,
+    sample_input: Any = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    config: Config | None = None,
+    *,
+    device: str | torch.device | None = None,
+    precision: str | None = None,
+    loss: Callable[[Any], torch.Tensor] | None = None,
+) -> Plan:
+    """The plan that ``wrap`` would make, as a dry run: nothing runs on the device, nothing is attached.
+
+    Args:
+        model: on the CPU, a GPU or the meta device; it is left as it was.
+        sample_input: one batch: a tensor, a tuple of positional inputs or a dict of keyword inputs. It may be on the
+            meta device: what counts is its shape.
+        optimizer: the one that will be used; without it, AdamW.
+        config: settings; ``Config()`` if left out.
+        device: ``"cuda"``, ``"cpu"``, or the name of a GPU (``"rtx3090"``) which need not be here; None: where the
+            model is.
+        precision: as for :func:`memscale.profile`.
+        loss: the loss from the model's output. Without it: the output's ``loss``, or the sum of its tensors.
+
+    Raises:
+        BudgetError: no plan fits; the text says what is in the way and what would fit.
+        MemScaleError: there is no ``sample_input``, the step cannot be traced, or something was asked for that is not
+            in this version.
+        TypeError, ValueError: an argument is of the wrong type or out of range.
+    """
+    from .api import _check_model, check_arguments  # api makes the executor, which plans, too
+
+    if sample_input is None:
+        raise MemScaleError(
+            "memscale.plan needs sample_input, one batch: a tensor, a tuple of positional inputs or a dict of keyword "
+            "inputs. Only its shapes count; it may be on the meta device"
+        )
+    settings, args, kwargs = check_arguments(model, sample_input, optimizer, config)
+    _check_model(model)
+    where = _devices.find(device, model)
+
+    shape = shape_of(args, kwargs)
+
+    def trace(other: str | None, batch: int | None) -> Profile:
+        sample = sample_input if batch is None else resized(sample_input, shape, (batch, shape[1]))
+        return profile(model, sample, optimizer, settings, loss=loss, precision=other or precision, device=device)
+
+    steps = Steps(trace, shape, can_be_half=is_whole(model, precision))
+    return make(steps, settings, where)
+
+
+def is_whole(model: nn.Module, precision: str | None) -> bool:
+    """Are there weights in 32 bits, which could be computed with in 16?"""
+    return not (precision or "").startswith("pure") and any(p.dtype == torch.float32 for p in model.parameters())
+
+
+class Steps:
+    """The step that is planned for, traced in the precisions and at the batches that it is asked for, when it is."""
+
+    def __init__(self, trace: Trace, shape: tuple[int, int], *, can_be_half: bool) -> None:
+        self._trace = trace
+        self._can_be_half = can_be_half
+        self._known: dict[tuple[str | None, int | None], Profile | None] = {}
+        self.batch = shape[0]  # 0: there is none, or it cannot be another
+        self.seconds = math.inf  # that a trace takes; the first one also imports
+        self.profile = self._traced(None, None)
+
+    def half(self, request: Request, batch: int | None = None) -> Profile | None:
+        """The step in 16 bits, if the request has a use for it. A model that cannot be traced so stays as it is."""
+        precision = half_of(request.device)
+        if not (self._can_be_half and request.wants_half and precision is not None):
+            return None
+        return self._try(precision, batch)
+
+    def at(self, request: Request, batch: int) -> tuple[Profile, Profile | None] | None:
+        """The step with another batch, and that in 16 bits, if it can be had."""
+        known = self._try(None, batch)
+        return None if known is None else (known, self.half(request, batch))
+
+    def _try(self, *key: Any) -> Profile | None:
+        if key not in self._known:
+            self._known[key] = None
+            with contextlib.suppress(MemScaleError, ValueError, TypeError):  # the model does not take this one
+                self._known[key] = self._traced(*key)
+        return self._known[key]
+
+    def _traced(self, precision: str | None, batch: int | None) -> Profile:
+        start = time.monotonic()
+        found = self._trace(precision, batch)
+        self.seconds = min(self.seconds, time.monotonic() - start)
+        return found
+
+
+def make(steps: Steps, config: Config, device: _devices.Device, capabilities: Capabilities = EXECUTOR) -> Plan:
+    """The plan for these steps. Raises BudgetError, with advice, where there is none."""
+    request = Request.of(config, device, capabilities)
+    try:
+        return request.create(steps.profile, steps.half(request))
+    except BudgetError as error:
+        raise advised(error, steps, config, device, capabilities) from None
+
+
+# What would fit
+
+
+def advised(
+    error: BudgetError, steps: Steps, config: Config, device: _devices.Device, capabilities: Capabilities
+) -> BudgetError:
+    """The same error, with the nearest changes that would fit, each tried with the engine."""
+    request = Request.of(config, device, capabilities)
+    found, no = list[str](), ""
+    wider = _next_mode(steps, config, request, capabilities)
+    if wider is not None:
+        found.append(f"mode {wider[0].name} ({_chart.size(wider[1].predicted_peak_bytes)})")
+    if steps.batch > 1:
+        smaller = _smaller_batch(steps, request, error.smallest_peak_bytes or 0)
+        found += [smaller.text] if smaller.fits else []
+        no = "" if smaller.fits else smaller.text
+    peak = error.smallest_peak_bytes or 0
+    if config.memory_budget_gb is not None and peak > 0:
+        needed = -(-peak * MARGIN_PARTS // (MARGIN_PARTS - 1)) + MARGIN_PARTS
+        if needed <= device.usable_bytes:
+            found.append(f"memory_budget_gb={-(-needed // 10**7) / 100:g}")
+    text = str(error).rstrip(".")
+    text += f". What would fit: {', or '.join(found)}" if found else ""
+    text += f". {no}" if no else ""
+    better = BudgetError(text)
+    better.smallest_peak_bytes = error.smallest_peak_bytes
+    return better
+
+
+def _next_mode(
+    steps: Steps, config: Config, request: Request, capabilities: Capabilities
+) -> tuple[OptimizationMode, Plan] | None:
+    """The first mode beyond this one that fits, if it may do more at all."""
+    modes = list(OptimizationMode)
+    for mode in modes[modes.index(config.mode) + 1 :]:
+        with contextlib.suppress(BudgetError):
+            wider = Request.of(config.replace(mode=mode), request.device, capabilities)
+            if (wider.actions, wider.states) != (request.actions, request.states):
+                return mode, wider.create(steps.profile, steps.half(wider))
+    return None
+
+
+class _Found(NamedTuple):
+    text: str
+    fits: bool
+
+
+def _smaller_batch(steps: Steps, request: Request, peak_bytes: int) -> _Found:
+    """The largest smaller batch that fits, or that none does; no text where that was not found out in time.
+
+    Peaks grow about evenly with the batch, so where the limit lies between two that are known is a good guess.
+    """
+    deadline, best = time.monotonic() + _SECONDS, None
+    usable = request.budget_bytes - request.margin_bytes
+    low, low_bytes = 0, steps.profile.unoptimized.between_bytes if steps.profile.units else 0
+    high, high_bytes = steps.batch, peak_bytes
+    for _ in range(_MAX_TRIES):
+        needed = steps.seconds * (2 if request.wants_half else 1)
+        if high - low <= 1 or time.monotonic() + needed > deadline:
+            break
+        share = (usable - low_bytes) * (high - low) // max(high_bytes - low_bytes, 1)
+        batch = min(max(low + share, low + 1), high - 1)
+        profiles = steps.at(request, batch)
+        if profiles is None:
+            break
+        try:
+            best = request.create(*profiles)
+            low, low_bytes = batch, request.pareto(*profiles, n_points=2)[-1].peak_bytes
+        except BudgetError as error:
+            high, high_bytes = batch, error.smallest_peak_bytes or high_bytes
+    if best is not None:
+        sure = "" if high - low <= 1 else ", larger ones were not tried"
+        return _Found(f"a batch of {low} ({_chart.size(best.predicted_peak_bytes)}{sure})", True)
+    return _Found("Not even a batch of 1 fits" if high <= 1 else "", False)
