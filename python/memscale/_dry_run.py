@@ -16,7 +16,7 @@ from ._planning import EXECUTOR, MARGIN_PARTS, Capabilities, Request, half_of
 from .config import Config, OptimizationMode
 from .errors import BudgetError, MemScaleError
 from .plans import Plan
-from .profiles import Profile, profile, resized, shape_of
+from .profiles import Profile, _check_options, profile_step, resized, shape_of
 
 __all__ = ["Steps", "advised", "plan"]
 
@@ -36,7 +36,10 @@ def plan(
     precision: str | None = None,
     loss: Callable[[Any], torch.Tensor] | None = None,
 ) -> Plan:
-    """The plan that ``wrap`` would make, as a dry run: nothing runs on the device, nothing is attached.
+    """The plan that ``wrap`` would make, as a dry run: nothing is attached.
+
+    Nothing runs, either, wherever the step can be analysed without that; else one real step is traced, as by
+    :func:`memscale.profile`.
 
     Args:
         model: on the CPU, a GPU or the meta device; it is left as it was.
@@ -64,13 +67,17 @@ def plan(
         )
     settings, args, kwargs = check_arguments(model, sample_input, optimizer, config)
     _check_model(model)
+    _check_options(loss)
     where = _devices.find(device, model)
 
     shape = shape_of(args, kwargs)
+    only_static = settings.replace(use_static_profiling=True, use_empirical_fallback=False)
 
     def trace(other: str | None, batch: int | None) -> Profile:
-        sample = sample_input if batch is None else resized(sample_input, shape, (batch, shape[1]))
-        return profile(model, sample, optimizer, settings, loss=loss, precision=other or precision, device=device)
+        inputs = (args, kwargs) if batch is None else resized((args, kwargs), shape, (batch, shape[1]))
+        how = settings if other is None and batch is None else only_static
+        chosen = other or precision
+        return profile_step(model, *inputs, optimizer, how, loss=loss, precision=chosen, device=device)
 
     steps = Steps(trace, shape, can_be_half=is_whole(model, precision))
     return make(steps, settings, where)

@@ -314,10 +314,28 @@ class _RunUnit:
             recorder.repeat(-1)
 
 
-@contextlib.contextmanager
-def _without_hooks(parameters: list[nn.Parameter]) -> Iterator[None]:
+def _without_hooks(parameters: list[nn.Parameter]) -> contextlib.AbstractContextManager[None]:
     """No hooks on gradients: they may be somebody's optimizer."""
-    tables = [t for p in parameters for t in (p._backward_hooks, p._post_accumulate_grad_hooks) if t]
+    return _emptied([t for p in parameters for t in (p._backward_hooks, p._post_accumulate_grad_hooks) if t])
+
+
+_OBSERVERS = (
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+)
+
+
+def _without_observers(model: nn.Module) -> contextlib.AbstractContextManager[None]:
+    """No hooks that look at what modules return. Those that run before a forward stay: they may make its weights."""
+    return _emptied([vars(m)[name] for m in model.modules() for name in _OBSERVERS if vars(m).get(name)])
+
+
+@contextlib.contextmanager
+def _emptied(tables: list[Any]) -> Iterator[None]:
+    """Tables of hooks without what is in them."""
     before = [dict(table) for table in tables]
     for table in tables:
         table.clear()
@@ -367,11 +385,12 @@ class _CacheOff:
 class Tracer:
     """Traces steps of one model, which is put back as it was, whatever happens."""
 
-    def __init__(self, model: nn.Module, target: Target) -> None:
-        if any(module in touched_modules for module in model.modules()):
+    def __init__(self, model: nn.Module, target: Target, *, quietly: bool = False) -> None:
+        if not quietly and any(module in touched_modules for module in model.modules()):
             raise MemScaleError("the model is wrapped: profile it before wrap(), or detach it first")
         self.model = model
         self.target = target
+        self.quietly = quietly  # hooks that look at outputs do not run
         self.units = find_units(model)
         self.unrepeatable: set[int] = set()  # indices of units that turned out not to be repeatable
         self._shapes = ShapeCache()
@@ -456,6 +475,7 @@ class Tracer:
     @contextlib.contextmanager
     def _prepared(self, recorder: _Recorder, around: Callable[[], Any], use_cache: bool) -> Iterator[None]:
         attachment = Attachment()
+        observers = _without_observers(self.model) if self.quietly else contextlib.nullcontext()
         state = _core.ModuleState(self.model)
         configs = _configs(self.model)
         randomness = _core.Randomness({p.device for p in self.model.parameters() if p.device.type != "meta"})
@@ -466,7 +486,7 @@ class Tracer:
             for module in self.model.modules():
                 if not use_cache and _use_cache.takes_use_cache(module):
                     attachment.add_pre_hook(module, _CacheOff(module))
-            with torch.autograd.set_multithreading_enabled(False), torch.enable_grad():
+            with observers, torch.autograd.set_multithreading_enabled(False), torch.enable_grad():
                 yield
         finally:
             attachment.undo()

@@ -180,7 +180,8 @@ class Profile:
         actions = array("i", [unit.name in chosen for unit in self.units])
         core = self._core if chosen else self._plain
         rates = where.rates.to_json()
-        found = core.simulate(actions.tobytes() if chosen else None, rates, where.n_multiprocessors, limit_bytes, flags)
+        packed = actions.tobytes() if chosen else None
+        found = core.simulate(packed, rates, where.n_multiprocessors, limit_bytes, flags, 0)
         return self._simulation(found)
 
     def at(self, batch: int, length: int = 0) -> Profile:
@@ -302,9 +303,38 @@ def profile(
 
     settings, args, kwargs = check_arguments(model, sample_input, optimizer, config)
     _check_options(loss, evaluation=evaluation, shapes=shapes)
+    return profile_step(
+        model,
+        args,
+        kwargs,
+        optimizer,
+        settings,
+        loss=loss,
+        precision=precision,
+        device=device,
+        evaluation=evaluation,
+        shapes=shapes,
+    )
+
+
+def profile_step(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    optimizer: torch.optim.Optimizer | None,
+    settings: Config,
+    *,
+    loss: Callable[[Any], torch.Tensor] | None = None,
+    precision: str | None = None,
+    device: str | torch.device | None = None,
+    evaluation: bool = False,
+    shapes: bool = False,
+    quietly: bool = False,
+) -> Profile:
+    """What :func:`profile` does, with positional and keyword inputs. Quietly: nobody's forward hooks see it."""
     place = _devices.find(device, model)
     autocast, dtype = _precision(precision, place)
-    tracer = Tracer(model, Target(place.kind, place.capability, autocast, dtype))
+    tracer = Tracer(model, Target(place.kind, place.capability, autocast, dtype), quietly=quietly)
     arguments = (loss or _loss_of, _optimizers.maker_of(optimizer, place.kind == "cuda"))
     samples = _at_shapes(args, kwargs) if shapes else [(args, kwargs)]
     why = "" if settings.use_static_profiling else "config.use_static_profiling is off"
@@ -398,6 +428,7 @@ def _precision(precision: str | None, place: Device) -> tuple[torch.dtype | None
     return _PRECISIONS[precision]
 
 
+Shape = tuple[int, int]  # batch and length; 0: there is none
 Cores = tuple[_core.Profile, _core.Profile]  # with units kept or recomputed; as it is without MemScale
 
 
@@ -466,14 +497,18 @@ def _at_shapes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[Any,
     return [resized((args, kwargs), (batch, length), new) for new in wanted]
 
 
-def resized(value: Any, old: tuple[int, int], new: tuple[int, int]) -> Any:
-    """An input of one batch and length, at another."""
+def resized(value: Any, old: Shape, new: Shape, made: dict[int, torch.Tensor] | None = None) -> Any:
+    """An input of one batch and length, at another. A tensor that is given twice (labels that are the input, say) stays
+    one."""
+    found = {} if made is None else made
     if isinstance(value, torch.Tensor):
-        return _resize(value, old, new)
+        if id(value) not in found:
+            found[id(value)] = _resize(value, old, new)
+        return found[id(value)]
     if isinstance(value, dict):
-        return {key: resized(v, old, new) for key, v in value.items()}
+        return {key: resized(v, old, new, found) for key, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(resized(v, old, new) for v in value)
+        return type(value)(resized(v, old, new, found) for v in value)
     return value
 
 

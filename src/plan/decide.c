@@ -372,6 +372,18 @@ static ms_status set_all(ms__decision *d, bool recompute) {
     return status;
 }
 
+/* Units that nothing is known of yet, too. */
+static void recompute_all(const ms__decision *d, ms_plan *plan) {
+    const ms_plan_request *request = d->request;
+    for (int64_t i = 0; i < plan->n_entries; i++) {
+        bool may = request->may_change == NULL || request->may_change[i] != 0;
+        if (!may || !(request->profile->units[i].flags & MS_UNIT_ELIGIBLE)) continue;
+        if (!(request->actions & 1U << MS_ACTION_RECOMPUTE)) continue;
+        plan->entries[i].action = MS_ACTION_RECOMPUTE;
+        plan->entries[i].reason = MS_REASON_SAVES;
+    }
+}
+
 static ms_status run(ms__decision *d, ms_plan *plan) {
     uint32_t flags = d->request->flags;
     ms_status status = ms__decision_open(d);
@@ -386,6 +398,7 @@ static ms_status run(ms__decision *d, ms_plan *plan) {
         status = choose(d);
     if (status == MS_OK) status = describe(d, plan);
     if (status != MS_OK) return status;
+    if (flags & MS_PLAN_RECOMPUTE_ALL) recompute_all(d, plan);
     int64_t extra = plan->summary.step_ns - d->baseline_ns, base = d->baseline_ns;
     if (base > 0)
         plan->summary.slowdown_ppm =
