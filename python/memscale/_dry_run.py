@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -18,10 +18,21 @@ from .errors import BudgetError, MemScaleError
 from .plans import Plan
 from .profiles import Profile, _check_options, profile_step, resized, shape_of
 
-__all__ = ["Steps", "advised", "plan"]
+__all__ = ["Steps", "Words", "make", "plan"]
 
 _SECONDS = 8.0  # what looking for a batch that fits may take
 _MAX_TRIES = 6
+
+
+class Words(NamedTuple):
+    """How a change is named that would fit: a mode, a batch, a budget in GB."""
+
+    mode: str
+    batch: str
+    budget: str
+
+
+_WORDS = Words("mode='{}'", "a batch of {}", "memory_budget_gb={:g}")
 
 Trace = Callable[["str | None", "int | None"], Profile]  # a precision and a batch; None: as asked for
 
@@ -74,13 +85,11 @@ def plan(
     only_static = settings.replace(use_static_profiling=True, use_empirical_fallback=False)
 
     def trace(other: str | None, batch: int | None) -> Profile:
-        inputs = (args, kwargs) if batch is None else resized((args, kwargs), shape, (batch, shape[1]))
+        xs, named = (args, kwargs) if batch is None else resized((args, kwargs), shape, (batch, shape[1]))
         how = settings if other is None and batch is None else only_static
-        chosen = other or precision
-        return profile_step(model, *inputs, optimizer, how, loss=loss, precision=chosen, device=device)
+        return profile_step(model, xs, named, optimizer, how, loss=loss, precision=other or precision, device=device)
 
-    steps = Steps(trace, shape, can_be_half=is_whole(model, precision))
-    return make(steps, settings, where)
+    return make(Steps(trace, shape[0], can_be_half=is_whole(model, precision)), settings, where)
 
 
 def is_whole(model: nn.Module, precision: str | None) -> bool:
@@ -91,11 +100,11 @@ def is_whole(model: nn.Module, precision: str | None) -> bool:
 class Steps:
     """The step that is planned for, traced in the precisions and at the batches that it is asked for, when it is."""
 
-    def __init__(self, trace: Trace, shape: tuple[int, int], *, can_be_half: bool) -> None:
+    def __init__(self, trace: Trace, batch: int, *, can_be_half: bool) -> None:
         self._trace = trace
         self._can_be_half = can_be_half
         self._known: dict[tuple[str | None, int | None], Profile | None] = {}
-        self.batch = shape[0]  # 0: there is none, or it cannot be another
+        self.batch = batch  # 0: there is none, or it cannot be another
         self.seconds = math.inf  # that a trace takes; the first one also imports
         self.profile = self._traced(None, None)
 
@@ -125,42 +134,47 @@ class Steps:
         return found
 
 
-def make(steps: Steps, config: Config, device: _devices.Device, capabilities: Capabilities = EXECUTOR) -> Plan:
+def make(
+    steps: Steps,
+    config: Config,
+    device: _devices.Device,
+    capabilities: Capabilities = EXECUTOR,
+    words: Words = _WORDS,
+) -> Plan:
     """The plan for these steps. Raises BudgetError, with advice, where there is none."""
     request = Request.of(config, device, capabilities)
     try:
         return request.create(steps.profile, steps.half(request))
     except BudgetError as error:
-        raise advised(error, steps, config, device, capabilities) from None
+        text = "".join(_advice(error, steps, config, request, capabilities, words))
+        advised = BudgetError(f"{str(error).rstrip('.')}{text}")
+        advised.smallest_peak_bytes = error.smallest_peak_bytes
+        raise advised from None
 
 
 # What would fit
 
 
-def advised(
-    error: BudgetError, steps: Steps, config: Config, device: _devices.Device, capabilities: Capabilities
-) -> BudgetError:
-    """The same error, with the nearest changes that would fit, each tried with the engine."""
-    request = Request.of(config, device, capabilities)
-    found, no = list[str](), ""
+def _advice(
+    error: BudgetError, steps: Steps, config: Config, request: Request, capabilities: Capabilities, words: Words
+) -> Iterator[str]:
+    """The nearest changes that would fit, each tried with the engine, as sentences that follow the error's."""
+    found = []
+    peak = error.smallest_peak_bytes or 0
     wider = _next_mode(steps, config, request, capabilities)
     if wider is not None:
-        found.append(f"mode {wider[0].name} ({_chart.size(wider[1].predicted_peak_bytes)})")
-    if steps.batch > 1:
-        smaller = _smaller_batch(steps, request, error.smallest_peak_bytes or 0)
-        found += [smaller.text] if smaller.fits else []
-        no = "" if smaller.fits else smaller.text
-    peak = error.smallest_peak_bytes or 0
+        found.append(f"{words.mode.format(wider[0].value)} ({_chart.size(wider[1].predicted_peak_bytes)})")
+    batch, plan, why = _smaller_batch(steps, request, peak) if steps.batch > 1 else (0, None, "")
+    if plan is not None:
+        found.append(f"{words.batch.format(batch)} ({_chart.size(plan.predicted_peak_bytes)}{why})")
     if config.memory_budget_gb is not None and peak > 0:
         needed = -(-peak * MARGIN_PARTS // (MARGIN_PARTS - 1)) + MARGIN_PARTS
-        if needed <= device.usable_bytes:
-            found.append(f"memory_budget_gb={-(-needed // 10**7) / 100:g}")
-    text = str(error).rstrip(".")
-    text += f". What would fit: {', or '.join(found)}" if found else ""
-    text += f". {no}" if no else ""
-    better = BudgetError(text)
-    better.smallest_peak_bytes = error.smallest_peak_bytes
-    return better
+        if needed <= request.device.usable_bytes:
+            found.append(words.budget.format(-(-needed // 10**7) / 100))
+    if found:
+        yield f". What would fit: {', or '.join(found)}"
+    if plan is None and why:
+        yield f". {why}"
 
 
 def _next_mode(
@@ -176,13 +190,8 @@ def _next_mode(
     return None
 
 
-class _Found(NamedTuple):
-    text: str
-    fits: bool
-
-
-def _smaller_batch(steps: Steps, request: Request, peak_bytes: int) -> _Found:
-    """The largest smaller batch that fits, or that none does; no text where that was not found out in time.
+def _smaller_batch(steps: Steps, request: Request, peak_bytes: int) -> tuple[int, Plan | None, str]:
+    """The largest smaller batch that fits, with its plan, and what else there is to say; as far as there is time.
 
     Peaks grow about evenly with the batch, so where the limit lies between two that are known is a good guess.
     """
@@ -205,6 +214,5 @@ def _smaller_batch(steps: Steps, request: Request, peak_bytes: int) -> _Found:
         except BudgetError as error:
             high, high_bytes = batch, error.smallest_peak_bytes or high_bytes
     if best is not None:
-        sure = "" if high - low <= 1 else ", larger ones were not tried"
-        return _Found(f"a batch of {low} ({_chart.size(best.predicted_peak_bytes)}{sure})", True)
-    return _Found("Not even a batch of 1 fits" if high <= 1 else "", False)
+        return low, best, "" if high - low <= 1 else ", larger ones were not tried"
+    return 0, None, "Not even a batch of 1 fits" if high <= 1 else ""
