@@ -241,8 +241,7 @@ static void open_search(searched *x, uint32_t seed, int64_t host_limit_bytes) {
     chain->host_level_bytes = host_limit_bytes == 0 ? 0 : 5 * GRAIN;
     ms__chain_set_ticks(chain, true);
     CHECK_EQ_INT(chain->tick_ns, 1);
-    CHECK_STATUS(ms__search_new(&x->arena, chain, &x->search), MS_OK);
-    CHECK_EQ_INT(ms__search_round(x->search, 10 * GRAIN + 511), 10 * GRAIN);
+    CHECK_STATUS(ms__search_new(&x->arena, chain, chain->max_ticks, &x->search), MS_OK);
 }
 
 static void choices_of(int number, uint8_t choices[MAX_UNITS]) {
@@ -329,7 +328,7 @@ TEST(the_fastest_by_hand) {
     ms__search *search = NULL;
     uint8_t choices[2] = {0};
     ms__chain_set_ticks(chain, true);
-    CHECK_STATUS(ms__search_new(&arena, chain, &search), MS_OK);
+    CHECK_STATUS(ms__search_new(&arena, chain, chain->max_ticks, &search), MS_OK);
     check_choices(search, 200, 0, KEEP, KEEP);
     check_choices(search, INT64_MAX / 8, 0, KEEP, KEEP);
     check_choices(search, 199, 30, RECOMPUTE, KEEP); /* the second one's backward would be higher still */
@@ -349,36 +348,14 @@ TEST(nothing_to_search) {
     ms__search *search = NULL;
     uint8_t none = 0;
     ms__chain_set_ticks(chain, true);
-    CHECK_STATUS(ms__search_new(&arena, chain, &search), MS_OK);
+    CHECK_STATUS(ms__search_new(&arena, chain, chain->max_ticks, &search), MS_OK);
     CHECK_EQ_INT(ms__search_fastest(search, 77 * GRAIN, 0, &none), 0);
     CHECK_EQ_INT(ms__search_fastest(search, 77 * GRAIN - 1, 0, &none), MS__NO_TICKS);
     ms__search_leanest(search, 0, &none);
     ms__arena_free(&arena);
 }
 
-/* The grain doubles until the peak has at most 8192 of them. */
-TEST(grains) {
-    static const struct {
-        int64_t peak, grain;
-    } table[] = {{0, 512},
-                 {INT64_C(512) * 8192, 512},
-                 {INT64_C(512) * 8193 - 1, 512},
-                 {INT64_C(512) * 8193, 1024},
-                 {INT64_C(80) << 30, INT64_C(16) << 20}};
-    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-        small s = {.between = {table[i].peak}};
-        ms__chain *chain = open_chain(&s, 0);
-        ms__arena arena = {0};
-        ms__search *search = NULL;
-        ms__chain_set_ticks(chain, true);
-        CHECK_STATUS(ms__search_new(&arena, chain, &search), MS_OK);
-        CHECK_EQ_INT(ms__search_round(search, 3 * table[i].grain - 1), 2 * table[i].grain);
-        CHECK_EQ_INT(ms__search_round(search, 3 * table[i].grain), 3 * table[i].grain);
-        ms__arena_free(&arena);
-    }
-}
-
 SUITE(chain, CASE(units_kept_and_recomputed), CASE(a_chain_of_nothing), CASE(a_backlog_is_on_the_device),
       CASE(backlogs_have_an_end), CASE(waits_in_ticks), CASE(host_memory_in_levels), CASE(ticks_are_rounded_up),
       CASE(ticks_with_and_without_waits), CASE(ticks_of_endless_times), CASE(searches_against_every_choice),
-      CASE(searches_within_host_memory), CASE(the_fastest_by_hand), CASE(nothing_to_search), CASE(grains));
+      CASE(searches_within_host_memory), CASE(the_fastest_by_hand), CASE(nothing_to_search));
