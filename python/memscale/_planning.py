@@ -133,6 +133,10 @@ class Request:
         made = _core.plan_create(*arguments)
         return Plan(made, provisional=provisional, trade=lambda n_points: self._points(arguments, n_points))
 
+    def guard(self, profile: Known, plan: Plan, may_change: Iterable[object] | None = None) -> _core.Guard:
+        """Watches over a plan that :meth:`create` made: batches of other shapes get other plans."""
+        return _core.guard_create(*self._arguments(profile, None, may_change, 0), plan._core)
+
     def pareto(
         self, profile: Known, half: Known | None = None, may_change: Iterable[object] | None = None, n_points: int = 16
     ) -> tuple[ParetoPoint, ...]:

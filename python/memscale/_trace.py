@@ -314,17 +314,48 @@ class _RunUnit:
             recorder.repeat(-1)
 
 
-@contextlib.contextmanager
-def _without_hooks(parameters: list[nn.Parameter]) -> Iterator[None]:
+def _without_hooks(parameters: list[nn.Parameter]) -> contextlib.AbstractContextManager[None]:
     """No hooks on gradients: they may be somebody's optimizer."""
-    tables = [t for p in parameters for t in (p._backward_hooks, p._post_accumulate_grad_hooks) if t]
-    before = [dict(table) for table in tables]
+    return _emptied([t for p in parameters for t in (p._backward_hooks, p._post_accumulate_grad_hooks) if t])
+
+
+_OBSERVERS = (
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+)
+# Whose forward pre-hooks make weights or move inputs; anybody else's only look.
+_MAKERS = ("torch", "memscale", "transformers", "accelerate", "peft")
+
+
+def _without_observers(model: nn.Module) -> contextlib.AbstractContextManager[None]:
+    """No hooks that look at what modules are given and return: it is not the user's step."""
+    tables = [vars(m)[name] for m in model.modules() for name in _OBSERVERS if vars(m).get(name)]
+    return _emptied(tables, [vars(m)["_forward_pre_hooks"] for m in model.modules()])
+
+
+def _is_observer(hook: Any) -> bool:
+    where = getattr(hook, "__module__", None) or type(hook).__module__
+    return str(where).partition(".")[0] not in _MAKERS
+
+
+@contextlib.contextmanager
+def _emptied(tables: list[Any], mixed: list[Any] | None = None) -> Iterator[None]:
+    """Tables of hooks without what is in them; mixed ones without observers."""
+    every = [*tables, *(mixed or [])]
+    before = [dict(table) for table in every]
     for table in tables:
         table.clear()
+    for table in mixed or []:
+        for key in [key for key, hook in table.items() if _is_observer(hook)]:
+            del table[key]
     try:
         yield
     finally:
-        for table, hooks in zip(tables, before):
+        for table, hooks in zip(every, before):
+            table.clear()
             table.update(hooks)
 
 
@@ -367,11 +398,12 @@ class _CacheOff:
 class Tracer:
     """Traces steps of one model, which is put back as it was, whatever happens."""
 
-    def __init__(self, model: nn.Module, target: Target) -> None:
-        if any(module in touched_modules for module in model.modules()):
+    def __init__(self, model: nn.Module, target: Target, *, quietly: bool = False) -> None:
+        if not quietly and any(module in touched_modules for module in model.modules()):
             raise MemScaleError("the model is wrapped: profile it before wrap(), or detach it first")
         self.model = model
         self.target = target
+        self.quietly = quietly  # hooks that look at outputs do not run
         self.units = find_units(model)
         self.unrepeatable: set[int] = set()  # indices of units that turned out not to be repeatable
         self._shapes = ShapeCache()
@@ -466,7 +498,8 @@ class Tracer:
             for module in self.model.modules():
                 if not use_cache and _use_cache.takes_use_cache(module):
                     attachment.add_pre_hook(module, _CacheOff(module))
-            with torch.autograd.set_multithreading_enabled(False), torch.enable_grad():
+            observers = _without_observers(self.model) if self.quietly else contextlib.nullcontext()
+            with observers, torch.autograd.set_multithreading_enabled(False), torch.enable_grad():
                 yield
         finally:
             attachment.undo()

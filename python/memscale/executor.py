@@ -1,8 +1,9 @@
 """The executor: attaches a plan to a model, runs it, and takes it off again.
 
-Life of an attachment: without a sample input the plan starts lean (every unit is recomputed) and the first forward is
-measured while it runs; then the engine settles the plan. With a sample input that forward happens inside ``wrap``. All
-state of a step lives in the autograd graph and dies with it.
+Life of an attachment: the plan is made from a static profile of the step, in ``wrap`` if there is a sample input, else
+when the first training forward begins. Where a step cannot be analysed without running it, the plan starts lean (every
+unit is recomputed), the first forward is measured while it runs, and the engine settles the plan then. All state of a
+step lives in the autograd graph and dies with it.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from . import _core, _memory, _use_cache
 from ._attach import Attachment
 from ._backward import OnCallingThread, is_on_one_gpu
 from ._log import Log
+from ._planner import Planner, can_profile
 from ._recompute import Measured, Problem, Unit, identity
 from ._units import find_units, param_bytes
 from .config import Config
-from .errors import MemScaleError, MemScaleWarning
+from .errors import BudgetError, MemScaleError, MemScaleWarning
 from .plans import Plan
+from .profiles import shape_of
 
 HANDLE = "_memscale_executor"
 
@@ -50,7 +53,6 @@ class Executor:
         self.config = config
         self.attached = False
         self.in_context = False  # inside an optimize() block
-        self._optimizer = optimizer
         self._attachment = Attachment()
         self._units = [Unit(name, module, param_bytes(module)) for name, module in find_units(model).items()]
         self._device = _memory.main_device(model)
@@ -59,9 +61,11 @@ class Executor:
         self._log: Log | None = None
         self._measuring: _Measurement | None = None  # until the plan is settled
         self._sampling = False  # inside the forward on a sample input
-        self._rest_bytes = 0
         self._said: set[str] = set()
-        self.plan = self._make_plan(_core.PLAN_RECOMPUTE_ALL, provisional=True)
+        self._planner = Planner(model, config, optimizer)
+        self._can_profile = can_profile(model, config)
+        self._aside = False  # while a step is analysed units run plainly
+        self.plan = self._planner.from_units(self._rows(), 0, provisional=True)
 
     # Attaching and detaching
 
@@ -77,7 +81,8 @@ class Executor:
                 self._cap = _memory.AllocatorCap(self._device, _memory.budget_bytes(self.config, self._device))
             self._apply(self.plan if plan is None else plan.settled())
             if plan is None and sample is not None:
-                self._settle_on(*sample)
+                if not self._settle_statically(*sample):
+                    self._settle_on(*sample)
             else:
                 self._info("plan: %s", self.plan.describe())
         except BaseException:
@@ -124,22 +129,6 @@ class Executor:
             rows.append((unit.name, unit.param_bytes, seen.saved_bytes, seen.boundary_bytes, seen.rows, flags))
         return rows
 
-    def _make_plan(self, flags: int = 0, *, provisional: bool = False) -> Plan:
-        config, limit = self.config, self.config.slowdown_limit
-        if config.force_optimize:
-            flags |= _core.PLAN_FORCE
-        if config.memory_budget_gb is not None:
-            flags |= _core.PLAN_FASTEST
-        core = _core.plan_create(
-            self._rows(),
-            _memory.model_state_bytes(self.model, self._optimizer),
-            self._rest_bytes,
-            _memory.budget_bytes(config, self._device),
-            -1 if limit is None else round(limit * 1e6),
-            flags,
-        )
-        return Plan(core, provisional=provisional)
-
     def _apply(self, plan: Plan) -> None:
         self.plan = plan
         self._measuring = None
@@ -147,11 +136,45 @@ class Executor:
             unit.on_backward = self._settle if plan.provisional else None
             unit.recompute = "recompute" in plan.layers[unit.name] and unit.excluded is None
 
+    def _settle_statically(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Make the plan without running anything. False if the step cannot be analysed so."""
+        if not self._can_profile:
+            return False
+        self._aside = True
+        try:
+            plan = self._planner.settle(args, kwargs, self._excluded())
+        except BudgetError:
+            raise
+        except (MemScaleError, ValueError) as error:
+            self._can_profile = False
+            self._say_once(f"the first forward is measured as it runs, since the step cannot be analysed: {error}")
+            return False
+        finally:
+            self._aside = False
+        self._apply(plan)
+        self._info("plan: %s", plan.describe())
+        return True
+
     def _settle(self, rest_bytes: int = 0) -> None:
         """What there is to know has been measured: make the plan."""
-        self._rest_bytes = rest_bytes
-        self._apply(self._make_plan())
+        self._apply(self._planner.from_units(self._rows(), rest_bytes))
         self._info("plan: %s", self.plan.describe())
+
+    def _change_shape(self, shape: tuple[int, int], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A batch of another shape: does it fit, and with which plan?"""
+        self._aside = True
+        try:
+            plan = self._planner.at(shape, args, kwargs)
+        finally:
+            self._aside = False
+        self._planner.shape = shape
+        if plan is not self.plan:
+            self._apply(plan)
+            size = f"{shape[0]} x {shape[1]}" if shape[1] else str(shape[0])
+            self._say_once(f"batches of {size} and alike: {plan.describe()}")
+
+    def _excluded(self) -> set[str]:
+        return {unit.name for unit in self._units if unit.excluded is not None}
 
     def _settle_on(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Run one forward on the sample, which settles the plan and leaves no trace in the model."""
@@ -187,15 +210,26 @@ class Executor:
 
     # The forward of the model
 
-    def begin_forward(self) -> None:
+    def begin_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """The model's forward begins."""
-        if self._backward is not None and torch.is_grad_enabled():
+        if self._aside or not torch.is_grad_enabled():
+            return
+        if self._backward is not None:
             self._backward.take()
-        if self.plan.provisional and not self._sampling and torch.is_grad_enabled():
-            self._measuring = _Measurement(self)
+        if self._sampling:
+            return
+        if self.plan.provisional:
+            if not (_may_hook() and self._settle_statically(args, kwargs)):
+                self._measuring = _Measurement(self)
+        elif self._planner.known is not None:
+            shape = shape_of(args, kwargs)
+            if shape != self._planner.shape:
+                self._change_shape(shape, args, kwargs)
 
     def end_forward(self, output: Any) -> None:
         """It ends; with None if it raised."""
+        if self._aside:
+            return
         if self._measuring is not None and self._measuring.n_units and output is not None:
             self._settle(self._measuring.rest_bytes(output))
 
@@ -203,7 +237,7 @@ class Executor:
 
     def run_unit(self, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a unit's forward as the plan says."""
-        if not (unit.recompute and self.attached and torch.is_grad_enabled() and _may_hook()):
+        if not unit.recompute or self._aside or not (self.attached and torch.is_grad_enabled() and _may_hook()):
             return unit.plain(*args, **kwargs)
         if not self._sampling and _top_hooks(True) is not None:
             self._say_once("hooks on saved tensors (a checkpoint, an offload) are around the model: they come first")
@@ -228,6 +262,7 @@ class Executor:
     def _exclude(self, unit: Unit, problem: Problem) -> None:
         unit.excluded = problem.text
         unit.recompute = False
+        self._plan_around()
         text = f"unit '{unit.name}' ({type(unit.module).__name__}) is not recomputed: {problem.text}"
         if not problem.warn:
             self._info("%s", text)
@@ -238,6 +273,15 @@ class Executor:
             MemScaleWarning,
             stacklevel=2,
         )
+
+    def _plan_around(self) -> None:
+        """A layer turned out to be one that has to be kept: others may make up for it."""
+        if self._planner.known is None or self.plan.provisional:
+            return
+        try:
+            self._apply(self._planner.again(self._excluded()))
+        except BudgetError as error:
+            self._say_once(f"with that, no plan fits any more: {error}")
 
     # What is said
 
@@ -321,7 +365,7 @@ class _Hook:
 
 class _ForwardBegins(_Hook):
     def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        self.executor.begin_forward()
+        self.executor.begin_forward(args, kwargs)
 
 
 class _ForwardEnds(_Hook):
@@ -337,11 +381,12 @@ class _UseCacheOff(_Hook):
         self.position = _use_cache.position(module) or 0
 
     def __call__(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
-        if not torch.is_grad_enabled() or not any(unit.recompute for unit in self.executor._units):
+        executor = self.executor
+        if executor._aside or not torch.is_grad_enabled() or not any(unit.recompute for unit in executor._units):
             return None
         if not _use_cache.would_cache(module, self.position, args, kwargs):
             return None
-        self.executor.say_use_cache()
+        executor.say_use_cache()
         return args, {**kwargs, "use_cache": False}
 
 

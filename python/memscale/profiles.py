@@ -180,7 +180,8 @@ class Profile:
         actions = array("i", [unit.name in chosen for unit in self.units])
         core = self._core if chosen else self._plain
         rates = where.rates.to_json()
-        found = core.simulate(actions.tobytes() if chosen else None, rates, where.n_multiprocessors, limit_bytes, flags)
+        packed = actions.tobytes() if chosen else None
+        found = core.simulate(packed, rates, where.n_multiprocessors, limit_bytes, flags, 0)
         return self._simulation(found)
 
     def at(self, batch: int, length: int = 0) -> Profile:
@@ -302,9 +303,38 @@ def profile(
 
     settings, args, kwargs = check_arguments(model, sample_input, optimizer, config)
     _check_options(loss, evaluation=evaluation, shapes=shapes)
+    return profile_step(
+        model,
+        args,
+        kwargs,
+        optimizer,
+        settings,
+        loss=loss,
+        precision=precision,
+        device=device,
+        evaluation=evaluation,
+        shapes=shapes,
+    )
+
+
+def profile_step(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    optimizer: torch.optim.Optimizer | None,
+    settings: Config,
+    *,
+    loss: Callable[[Any], torch.Tensor] | None = None,
+    precision: str | None = None,
+    device: str | torch.device | None = None,
+    evaluation: bool = False,
+    shapes: bool = False,
+    quietly: bool = False,
+) -> Profile:
+    """What :func:`profile` does, with positional and keyword inputs. Quietly: nobody's forward hooks see it."""
     place = _devices.find(device, model)
     autocast, dtype = _precision(precision, place)
-    tracer = Tracer(model, Target(place.kind, place.capability, autocast, dtype))
+    tracer = Tracer(model, Target(place.kind, place.capability, autocast, dtype), quietly=quietly)
     arguments = (loss or _loss_of, _optimizers.maker_of(optimizer, place.kind == "cuda"))
     samples = _at_shapes(args, kwargs) if shapes else [(args, kwargs)]
     why = "" if settings.use_static_profiling else "config.use_static_profiling is off"
@@ -327,7 +357,7 @@ def profile(
                 f"the model does not run on sample_input ({type(error).__name__}: {error}). Give a tensor, a tuple of "
                 "positional inputs or a dict of keyword inputs, on the model's device"
             ) from error
-    cores = _fit(found, *_shape(args, kwargs))
+    cores = _fit(found, *shape_of(args, kwargs))
     return Profile(*cores, place, fused=_optimizers.is_fused(optimizer), why_empirical=why)
 
 
@@ -398,6 +428,7 @@ def _precision(precision: str | None, place: Device) -> tuple[torch.dtype | None
     return _PRECISIONS[precision]
 
 
+Shape = tuple[int, int]  # batch and length; 0: there is none
 Cores = tuple[_core.Profile, _core.Profile]  # with units kept or recomputed; as it is without MemScale
 
 
@@ -419,7 +450,7 @@ def _fit(found: list[Cores], batch: int, length: int) -> Cores:
 def _profile_with(tracer: Tracer, trace: Callable[..., Trace], arguments: tuple[Any, ...], evaluation: bool) -> Cores:
     """The step with units kept or recomputed, and the step as it is without MemScale."""
     names, sizes = list(tracer.units), tracer.param_bytes()
-    batch, length = _shape(*arguments[:2])
+    batch, length = shape_of(*arguments[:2])
 
     def make(kept: Trace, lean: Trace | None) -> _core.Profile:
         packed = None if lean is None else lean.packed()
@@ -439,7 +470,7 @@ def _profile_with(tracer: Tracer, trace: Callable[..., Trace], arguments: tuple[
     return core, plain
 
 
-def _shape(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
+def shape_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
     """Batch and length of an input: the first two dimensions of its first tensor, the second of indices only."""
     for tensor in _core.tensors_in((args, kwargs)):
         if tensor.dim() >= 1:
@@ -453,7 +484,7 @@ def _at_shapes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[Any,
 
     No batch of one: what is copied for two is often not for one.
     """
-    batch, length = _shape(args, kwargs)
+    batch, length = shape_of(args, kwargs)
     if batch <= 0:
         raise MemScaleError("shapes=True needs an input whose first dimension is the batch")
     least = max(batch, 2)
@@ -463,16 +494,22 @@ def _at_shapes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[Any,
         wanted = [(b, t) for t in (length, half, quarter) for b in (least, 2 * least)]
         wanted.append((3 * least, most))
 
-    def resized(value: Any, new: tuple[int, int]) -> Any:
-        if isinstance(value, torch.Tensor):
-            return _resize(value, (batch, length), new)
-        if isinstance(value, dict):
-            return {key: resized(v, new) for key, v in value.items()}
-        if isinstance(value, (list, tuple)):
-            return type(value)(resized(v, new) for v in value)
-        return value
+    return [resized((args, kwargs), (batch, length), new) for new in wanted]
 
-    return [(resized(args, new), resized(kwargs, new)) for new in wanted]
+
+def resized(value: Any, old: Shape, new: Shape, made: dict[int, torch.Tensor] | None = None) -> Any:
+    """An input of one batch and length, at another. A tensor that is given twice (labels that are the input, say) stays
+    one."""
+    found = {} if made is None else made
+    if isinstance(value, torch.Tensor):
+        if id(value) not in found:
+            found[id(value)] = _resize(value, old, new)
+        return found[id(value)]
+    if isinstance(value, dict):
+        return {key: resized(v, old, new, found) for key, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(resized(v, old, new, found) for v in value)
+    return value
 
 
 def _part(length: int, parts: int) -> int:

@@ -10,7 +10,7 @@
 #include "decide.h"
 #include "plan.h"
 
-#define BUCKET 64
+#define BUCKET_PARTS 8  /* lengths between a power of two and the next fall into so many buckets */
 #define MAX_SHAPES 4096 /* that are remembered: beyond, the oldest are forgotten */
 
 typedef struct shape {
@@ -147,8 +147,16 @@ static ms_status remember(ms_guard *guard, int64_t batch, int64_t length, const 
     return MS_OK;
 }
 
+/* The longest length of the same bucket. */
+static int64_t end_of_bucket(int64_t length) {
+    int64_t step = 1;
+    if (length > INT64_MAX / 2) return length;
+    while (step * BUCKET_PARTS * 2 <= length) step *= 2;
+    return (length + step - 1) / step * step;
+}
+
 static ms_status find_new(ms_guard *guard, int64_t batch, int64_t length, const ms_plan **out) {
-    int64_t end = length > INT64_MAX - BUCKET ? length : (length + BUCKET - 1) / BUCKET * BUCKET;
+    int64_t end = end_of_bucket(length);
     *out = find(guard, batch, end);
     if (*out == NULL && end > length && plan_at(guard, batch, end, out) != MS_OK) *out = NULL;
     if (*out != NULL && end > length && find(guard, batch, end) == NULL) {
