@@ -423,6 +423,10 @@ static void recompute_unmeasured(const ms__decision *d, ms_plan *plan) {
     }
 }
 
+static int64_t share_ppm(int64_t part, int64_t whole) {
+    return part > INT64_MAX / 8 / 1000000 ? part / (whole / 1000000 + 1) : part * 1000000 / whole;
+}
+
 static ms_status run(ms__decision *d, ms_plan *plan) {
     uint32_t flags = d->request->flags;
     ms_status status = ms__decision_open(d);
@@ -440,9 +444,7 @@ static ms_status run(ms__decision *d, ms_plan *plan) {
     if (status != MS_OK) return status;
     if (flags & MS_PLAN_RECOMPUTE_ALL) recompute_unmeasured(d, plan);
     int64_t extra = plan->summary.step_ns - d->baseline_ns, base = d->baseline_ns;
-    if (base > 0)
-        plan->summary.slowdown_ppm =
-            extra > INT64_MAX / 1000000 ? extra / (base / 1000000 + 1) : extra * 1000000 / base;
+    if (base > 0) plan->summary.slowdown_ppm = share_ppm(extra, base);
     if (d->plain.runs[0] == NULL) plan->summary.step_ns = plan->summary.baseline_ns = 0; /* they were no times */
     return MS_OK;
 }

@@ -248,6 +248,14 @@ int64_t ms__state_change(const ms__state *state, const ms_simulation_point *poin
     return sum;
 }
 
+int64_t ms__loose_bytes(const ms_simulation_point *point) {
+    return point->parts[MS_CATEGORY_ACTIVATION] + point->parts[MS_CATEGORY_WORKING];
+}
+
+int64_t ms__loose_behind(const ms_simulation_point *point) {
+    return larger(ms__loose_bytes(point) - (point->peak_bytes - point->end_bytes), 0);
+}
+
 int64_t ms__state_tiled_loss(const ms__state *state, int64_t n_bytes) {
     if (!(state->flags & MS_STATE_TILE_LOSS) || n_bytes <= state->loss_spared_bytes) return n_bytes;
     int64_t tiled = n_bytes - state->loss_spared_bytes;

@@ -90,6 +90,10 @@ ms__state ms__state_make(const ms__step *step, const ms_rates *rates, uint32_t f
 /* What it changes at a point of a simulation: bytes by category. Returns their sum. */
 int64_t ms__state_change(const ms__state *state, const ms_simulation_point *point, int64_t change[MS_N_CATEGORIES]);
 
+/* Activations and temporaries at the peak of a stretch, and those that are left behind it. */
+int64_t ms__loose_bytes(const ms_simulation_point *point);
+int64_t ms__loose_behind(const ms_simulation_point *point);
+
 /* What tiles of the loss make of so many bytes of activations and temporaries behind the last unit's beginning. */
 int64_t ms__state_tiled_loss(const ms__state *state, int64_t n_bytes);
 

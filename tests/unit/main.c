@@ -37,6 +37,7 @@
     X(levers)                                                                                                          \
     X(overlay)                                                                                                         \
     X(chain)                                                                                                           \
+    X(decide)                                                                                                          \
     X(plan)                                                                                                            \
     X(plan_json)
 

@@ -309,9 +309,9 @@ TEST(wrong_values) {
     } table[] = {{"\"baseline_peak_bytes\": 1300480", "\"baseline_peak_bytes\": -1", MS_E_PARSE},
                  {"\"baseline_peak_bytes\": 1300480", "\"baseline_peak_bytes\": 9223372036854775807", MS_E_PARSE},
                  {"\"budget_bytes\": 1228800", "\"budget_bytes\": 0", MS_E_PARSE},
-                 {"\"budget_bytes\": 1228800", "\"budget_bytes\": 1152921504606846977", MS_E_PARSE},
+                 {"\"budget_bytes\": 1228800", "\"budget_bytes\": 4611686018427387905", MS_E_PARSE},
                  {"\"margin_bytes\": 0", "\"margin_bytes\": -1", MS_E_PARSE},
-                 {"\"slowdown_ppm\": 153460", "\"slowdown_ppm\": -1152921504606846977", MS_E_PARSE},
+                 {"\"slowdown_ppm\": 153460", "\"slowdown_ppm\": -4611686018427387905", MS_E_PARSE},
                  {"\"skipped\": 0", "\"skipped\": 2", MS_E_PARSE},
                  {"\"state\": []", "\"state\": [\"8 bit\"]", MS_E_PARSE},
                  {"\"state\": []", "\"state\": [\"?\"]", MS_E_PARSE},
@@ -324,7 +324,7 @@ TEST(wrong_values) {
                  {"[0,0,0,0,0,0,0,0]", "[0,0,0,0,0,0,0]", MS_E_PARSE},
                  {"[0,0,0,0,0,0,0,0]", "[0,0,0,0,0,0,0,0,0]", MS_E_PARSE},
                  {"[0,0,0,0,0,0,0,0]", "[0,0,0,\"0\",0,0,0,0]", MS_E_PARSE},
-                 {"[0,0,0,0,0,0,0,0]", "[1152921504606846977,0,0,0,0,0,0,0]", MS_E_PARSE},
+                 {"[0,0,0,0,0,0,0,0]", "[4611686018427387905,0,0,0,0,0,0,0]", MS_E_PARSE},
                  {"\"name\": \"layers.0\"", "\"name\": \"\"", MS_E_INVALID},
                  {"\"name\": \"layers.0\"", "\"name\": \"a\\u0000b\"", MS_E_PARSE},
                  {"\"keep\"", "\"Keep\"", MS_E_PARSE},
@@ -334,7 +334,7 @@ TEST(wrong_values) {
                  {"\"param_bytes\": 4096", "\"param_bytes\": -4096", MS_E_PARSE},
                  {"\"extra_ns\": 118830", "\"extra_ns\": -1", MS_E_PARSE},
                  {"\"other_ns\": -118830", "\"other_ns\": -9223372036854775807", MS_E_PARSE},
-                 {"\"param_bytes\": 65536", "\"param_bytes\": 1152921504606846977", MS_E_PARSE},
+                 {"\"param_bytes\": 65536", "\"param_bytes\": 4611686018427387905", MS_E_PARSE},
                  {"\"units\": [", "\"units\": [7,", MS_E_PARSE},
                  {"\"units\": [", "\"units\": [[],", MS_E_PARSE},
                  {"\"units\": [", "\"units\": [null,", MS_E_PARSE}};
@@ -345,15 +345,15 @@ TEST(wrong_values) {
 /* The least and the largest of every number, every state and every flag. */
 TEST(extremes_come_back) {
     static const char *const edges[][2] = {
-        {"\"baseline_peak_bytes\": 1300480", "\"baseline_peak_bytes\": 1152921504606846976"},
-        {"\"slowdown_ppm\": 153460", "\"slowdown_ppm\": -1152921504606846976"},
+        {"\"baseline_peak_bytes\": 1300480", "\"baseline_peak_bytes\": 4611686018427387904"},
+        {"\"slowdown_ppm\": 153460", "\"slowdown_ppm\": -4611686018427387904"},
         {"\"state\": []", "\"state\": [\"half\", \"8bit\", \"offload\", \"offload gradients\", \"tile loss\"]"},
         {"\"fastest\"", "\"force\", \"fastest\", \"recompute all\""},
         {"\"state\": []", "\"state\": [\"8bit\", \"8bit\"]"}, /* a set */
         {"\"peak_unit\": -1", "\"peak_unit\": 2"},
         {"\"peak_phase\": 0", "\"peak_phase\": 6"},
         {"\"skipped\": 0", "\"skipped\": 1"},
-        {"\"kept_bytes\": 20480", "\"kept_bytes\": -1152921504606846976"},
+        {"\"kept_bytes\": 20480", "\"kept_bytes\": -4611686018427387904"},
         {"\"keep\"", "\"recompute and offload now\""},
         {"\"saves\"", "\"higher peak\""}};
     for (size_t i = 0; i < sizeof edges / sizeof *edges; i++) {

@@ -551,10 +551,11 @@ TEST(requests_that_are_refused) {
 }
 
 TEST(rates_that_are_refused) {
-    static const size_t fields[] = {offsetof(ms_rates, capability),      offsetof(ms_rates, fp32_gflops),
-                                    offsetof(ms_rates, fp16_gflops),     offsetof(ms_rates, bf16_gflops),
-                                    offsetof(ms_rates, memory_mb_per_s), offsetof(ms_rates, launch_ns),
-                                    offsetof(ms_rates, dispatch_ns)};
+    static const size_t fields[] = {offsetof(ms_rates, capability),           offsetof(ms_rates, fp32_gflops),
+                                    offsetof(ms_rates, fp16_gflops),          offsetof(ms_rates, bf16_gflops),
+                                    offsetof(ms_rates, memory_mb_per_s),      offsetof(ms_rates, launch_ns),
+                                    offsetof(ms_rates, dispatch_ns),          offsetof(ms_rates, to_device_mb_per_s),
+                                    offsetof(ms_rates, from_device_mb_per_s), offsetof(ms_rates, both_mb_per_s)};
     ms_profile *profile = two_unit_profile();
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         ms_rates rates = rates_with(90);
