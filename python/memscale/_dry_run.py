@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -167,10 +168,9 @@ def _advice(
     batch, plan, why = _smaller_batch(steps, request, peak) if steps.batch > 1 else (0, None, "")
     if plan is not None:
         found.append(f"{words.batch.format(batch)} ({_chart.size(plan.predicted_peak_bytes)}{why})")
-    if config.memory_budget_gb is not None and peak > 0:
-        needed = -(-peak * MARGIN_PARTS // (MARGIN_PARTS - 1)) + MARGIN_PARTS
-        if needed <= request.device.usable_bytes:
-            found.append(words.budget.format(-(-needed // 10**7) / 100))
+    enough = None if config.memory_budget_gb is None else _larger_budget(steps, request, peak)
+    if enough is not None:
+        found.append(words.budget.format(enough))
     if found:
         yield f". What would fit: {', or '.join(found)}"
     if plan is None and why:
@@ -187,6 +187,22 @@ def _next_mode(
             wider = Request.of(config.replace(mode=mode), request.device, capabilities)
             if (wider.actions, wider.states) != (request.actions, request.states):
                 return mode, wider.create(steps.profile, steps.half(wider))
+    return None
+
+
+def _larger_budget(steps: Steps, request: Request, peak_bytes: int) -> float | None:
+    """A budget in GB that suffices, in round figures; None: the device has not so much."""
+    needed = peak_bytes + peak_bytes // (MARGIN_PARTS - 1) + 1
+    for share in (0, 100, 20):  # a little more where plans are rounded up
+        n_bytes = needed + (needed // share if share else 0)
+        unit = 10 ** max(len(str(n_bytes)) - 4, 0)
+        n_bytes = -(-n_bytes // unit) * unit
+        if n_bytes > request.device.usable_bytes:
+            return None
+        with contextlib.suppress(BudgetError):
+            larger = dataclasses.replace(request, budget_bytes=n_bytes, margin_bytes=n_bytes // MARGIN_PARTS)
+            larger.create(steps.profile, steps.half(larger))
+            return n_bytes / 1e9
     return None
 
 

@@ -105,7 +105,7 @@ def group_facts(entries: Iterable[Entry]) -> tuple[str, str, str, str]:
     )
 
 
-_NUMBERED = re.compile(r"(.*?)(\d+)")
+_NUMBERED = re.compile(r"(.*?)(0|[1-9]\d*)")
 
 
 def ranges(names: Iterable[str]) -> str:
