@@ -408,7 +408,7 @@ static ms_status choose(ms__decision *d) {
     }
     status = find_fastest(d);
     if (status != MS_OK || d->best.choices != NULL) return status;
-    status = find_leanest(d, INT64_MAX); /* which may fit where a whole grain does not */
+    status = find_leanest(d, INT64_MAX);
     return status == MS_OK && d->best.peak_bytes > d->usable_bytes ? refuse(d) : status;
 }
 
