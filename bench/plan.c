@@ -241,7 +241,7 @@ static ms_profile *make_profile(int64_t n, bool different) {
     static const ms_trace_operand operands[] = {{0, 4, 2, {4096, 1024, 1, 1, 1, 1}},
                                                 {0, 4, 2, {1024, 1024, 1, 1, 1, 1}}};
     static const ms_trace_op ops[] = {{0, 0, 2, 0}, {1, 0, 1, 0}, {2, 0, 2, 0}};
-    static char texts[MAX_UNITS][16];
+    static char texts[MAX_UNITS][24];
     static const char *names[MAX_UNITS];
     static int64_t params[MAX_UNITS];
     ms_trace traces[2];
