@@ -11,10 +11,12 @@ require_torch()
 
 from . import _core  # noqa: E402
 from ._calibrate import calibrate  # noqa: E402
+from ._dry_run import plan  # noqa: E402
 from ._measure import Measurement, measure_peak  # noqa: E402
 from .api import detach, optimize, wrap  # noqa: E402
 from .config import AsyncOffloadConfig, Config, OptimizationMode  # noqa: E402
 from .errors import BudgetError, MemScaleError, MemScaleWarning  # noqa: E402
+from .plans import ParetoPoint, Plan  # noqa: E402
 from .profiles import Prediction, Profile, predict, profile  # noqa: E402
 
 __version__: str = _core.version
@@ -27,6 +29,8 @@ __all__ = [
     "MemScaleError",
     "MemScaleWarning",
     "OptimizationMode",
+    "ParetoPoint",
+    "Plan",
     "Prediction",
     "Profile",
     "__version__",
@@ -34,6 +38,7 @@ __all__ = [
     "detach",
     "measure_peak",
     "optimize",
+    "plan",
     "predict",
     "profile",
     "wrap",

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 from ._terminal import DIM, PLAIN, RED, can_write, has_colour
 
 _BLOCKS = " ▏▎▍▌▋▊▉█"
 _FANCY = ("█", "▒", "│")  # a bar, what is uncertain, the limit
 _ASCII = ("#", "=", "|")
 _MIN_CELLS = 12
+# Of each part of a peak: its name where there is room, where there is little, and its keys.
+_PARTS = (
+    ("parameters", "parameters", ("parameters",)),
+    ("gradients", "gradients", ("gradients",)),
+    ("optimizer state", "optimizer", ("optimizer",)),
+    ("activations", "activations", ("activations",)),
+    ("working memory", "working", ("working",)),
+    ("buffers, inputs", "inputs", ("buffers", "inputs")),
+    ("library workspaces", "libraries", ("libraries",)),
+    ("allocator waste", "unused", ("unused",)),
+)
 
 
 class Bars:
@@ -57,6 +70,35 @@ class Bars:
         below, beyond = "".join(cells[: self.limit_cell]), "".join(cells[self.limit_cell + 1 :]).rstrip()
         line = f"{below}{DIM}{self.line}{PLAIN}"
         return f"{line}{RED}{beyond}{PLAIN}" if beyond else line
+
+
+def part_lines(
+    parts: Mapping[str, int], peak: tuple[int, int, int], limit: tuple[int, str], width: int
+) -> Iterator[str]:
+    """Parts of a peak one behind the other, the limit as a line through all of them.
+
+    Args:
+        parts: by their keys, in bytes.
+        peak: its bytes, and the least and the most that it may be.
+        limit: its bytes, and what it is.
+        width: of the terminal.
+    """
+    peak_bytes, low_bytes, high_bytes = peak
+    sizes = [(names[width < 72], sum(parts.get(key, 0) for key in keys)) for *names, keys in _PARTS]
+    label = max(len(name) for name, _ in sizes)
+    gap = 2 if width >= 24 else 1
+    indent = label + 7 + 2 * gap
+    bars = Bars(max(limit[0], high_bytes), limit[0], width - indent - 1)
+    start = 0
+    for name, n_bytes in sizes:
+        bar = bars.bar(start, start + n_bytes)
+        yield f"{name:<{label}}{'':<{gap}}{size(n_bytes):>7}{'':<{gap}}{bar}".rstrip()
+        start += n_bytes
+    bar = bars.bar(0, low_bytes, shaded=high_bytes if high_bytes > low_bytes else 0)
+    yield f"{'peak':<{label}}{'':<{gap}}{size(peak_bytes):>7}{'':<{gap}}{bar}".rstrip()
+    axis = bars.axis(f"{size(limit[0])} {limit[1]}", indent, width)
+    if axis:
+        yield axis
 
 
 def size(n_bytes: int) -> str:

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from . import _core, _devices, _models, _subjects
-from ._chart import Bars, duration, quantity, size
+from ._chart import duration, part_lines, quantity, size
 from ._subjects import describe
 from ._terminal import GREEN, PLAIN, RED, columns, has_colour, is_terminal, write
 from .config import Config
@@ -135,18 +135,18 @@ def run(request: Request, progress: Progress = lambda text: None) -> Estimate:
     """Trace and play the step. Raises MemScaleError, in one line, for whatever cannot be."""
     start = time.monotonic()
     os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
-    device = _find_device(request.gpu)
+    device = find_device(request.gpu)
     budget = request.budget_gb
     if budget is not None and budget * 1e9 > device.usable_bytes:
         raise MemScaleError(f"a budget of {budget:g} GB is more than {device.name} has: {size(device.usable_bytes)}")
-    with _quiet():
+    with quiet():
         progress(f"making {request.model}")
         subject = _subjects.find(request.model, request.batch, request.seq)
         return _Estimator(request, device, subject, progress, start + _SECONDS).estimate()
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """No warnings, and nothing that transformers logs: it is not the user's step. It may be imported only inside."""
     variable = "TRANSFORMERS_VERBOSITY"
     named, loaded = os.environ.get(variable), sys.modules.get(_LOGGING)
@@ -165,7 +165,7 @@ def _quiet() -> Iterator[None]:
             sys.modules[_LOGGING].set_verbosity(level)
 
 
-def _find_device(name: str | None) -> _devices.Device:
+def find_device(name: str | None) -> _devices.Device:
     if (name or "cuda").split(":")[0] == "cuda" and not torch.cuda.is_available():
         raise MemScaleError(
             f"torch can use no GPU here: name one with --gpu, such as {', '.join(_SOME_GPUS)} (--gpu list shows all)"
@@ -232,7 +232,7 @@ class _Estimator:
             made = step.optimizer
         else:
             made = _subjects.make_optimizer(chosen or "adamw", step.model)
-        found = _traced(self.subject.name, step, made, self.precision, self.request.gpu)
+        found = traced(self.subject.name, step, made, self.precision, self.request.gpu)
         self.known[batch, optimizer] = found
         self.seconds = min(self.seconds, time.monotonic() - start)
         return found
@@ -356,7 +356,7 @@ class _Estimator:
         return time.monotonic() + (self.seconds if for_sure else 0) < self.deadline
 
 
-def _traced(
+def traced(
     name: str, step: _subjects.Step, optimizer: torch.optim.Optimizer, precision: str, gpu: str | None
 ) -> Profile:
     try:
@@ -404,17 +404,6 @@ def model_rows() -> list[dict[str, Any]]:
 
 # What a terminal gets
 
-# Of each part: its name where there is room, where there is little, and its keys.
-_PARTS = (
-    ("parameters", "parameters", ("parameters",)),
-    ("gradients", "gradients", ("gradients",)),
-    ("optimizer state", "optimizer", ("optimizer",)),
-    ("activations", "activations", ("activations",)),
-    ("working memory", "working", ("working",)),
-    ("buffers, inputs", "inputs", ("buffers", "inputs")),
-    ("library workspaces", "libraries", ("libraries",)),
-    ("allocator waste", "unused", ("unused",)),
-)
 _FITS, _FITS_NOT = "fits", "does not fit"
 _MAX_COLUMNS = 200
 _FIGURE = re.compile(r"(\d) (?=[kMGT]?B\b|[mu]?s\b|[BMk] param)")  # and its unit, which stay on one line
@@ -424,7 +413,7 @@ def show(found: Estimate) -> None:
     """Write it, as wide as the terminal is."""
     width = min(columns(), _MAX_COLUMNS)
     for line in _heading(found):
-        _wrap(line, width)
+        wrap_text(line, width)
     write("")
     for line in _chart_lines(found, width):
         write(line)
@@ -432,12 +421,12 @@ def show(found: Estimate) -> None:
     rows = _facts(found)
     indent = max(len(name) for name, _ in rows) + 2
     for name, text in rows:
-        _wrap(text, width, name, indent)
+        wrap_text(text, width, name, indent)
     if found.ways:
         write("\nother ways")
         indent = max(len(way.options) for way in found.ways) + 4
         for way in found.ways:
-            _wrap(_way_text(way), width, f"  {way.options}", indent)
+            wrap_text(_way_text(way), width, f"  {way.options}", indent)
 
 
 def _heading(found: Estimate) -> Iterator[str]:
@@ -453,23 +442,9 @@ def _heading(found: Estimate) -> Iterator[str]:
 
 
 def _chart_lines(found: Estimate, width: int) -> Iterator[str]:
-    """Parts of the peak one behind the other, the limit as a line through all of them."""
     said = found.prediction
-    sizes = [(names[width < 72], sum(said.parts[key] for key in keys)) for *names, keys in _PARTS]
-    label = max(len(name) for name, _ in sizes)
-    gap = 2 if width >= 24 else 1
-    indent = label + 7 + 2 * gap
-    bars = Bars(max(said.usable_bytes, said.high_bytes), said.usable_bytes, width - indent - 1)
-    start = 0
-    for name, n_bytes in sizes:
-        bar = bars.bar(start, start + n_bytes)
-        yield f"{name:<{label}}{'':<{gap}}{size(n_bytes):>7}{'':<{gap}}{bar}".rstrip()
-        start += n_bytes
-    bar = bars.bar(0, said.low_bytes, shaded=said.high_bytes)
-    yield f"{'peak':<{label}}{'':<{gap}}{size(said.peak_bytes):>7}{'':<{gap}}{bar}".rstrip()
-    axis = bars.axis(f"{size(said.usable_bytes)} {'budget' if found.request.budget_gb else 'usable'}", indent, width)
-    if axis:
-        yield axis
+    limit = (said.usable_bytes, "budget" if found.request.budget_gb else "usable")
+    return part_lines(said.parts, (said.peak_bytes, said.low_bytes, said.high_bytes), limit, width)
 
 
 def _facts(found: Estimate) -> list[tuple[str, str]]:
@@ -532,7 +507,7 @@ def _way_text(way: Way) -> str:
     return f"{_FITS if way.fits else _FITS_NOT}: {', '.join(texts)}"
 
 
-def _wrap(text: str, width: int, name: str = "", indent: int = 0) -> None:
+def wrap_text(text: str, width: int, name: str = "", indent: int = 0) -> None:
     """A text beside a name. As a whole where the output is no terminal, to be searched."""
     label, text = f"{name:<{indent}}", _FIGURE.sub("\\1\xa0", text)
     if has_colour() and name in (_FITS, _FITS_NOT):

@@ -17,6 +17,7 @@ from .config import Config
 STEP_BYTES = 256 << 20  # free memory is rounded down to this, so that plans repeat
 _LEAST_RESERVE = 2 << 30  # of host memory, left to the program and to others: this, or a part of all
 _RESERVE_PARTS = 16
+_MOST_BYTES = 1 << 50  # more than any device has: what was said beyond that is as good as no limit
 _ADAMW_BYTES = 8  # two fp32 moments a parameter: assumed until an optimizer is known
 
 
@@ -96,7 +97,7 @@ def budget_bytes(config: Config, device: torch.device) -> int:
 def budget_of(config: Config, usable_bytes: int, kind: str) -> int:
     """What a plan may use of a device ("cuda" or "cpu") on which so much could be had."""
     if config.memory_budget_gb is not None:
-        return max(1, int(config.memory_budget_gb * 1e9))
+        return max(1, int(min(config.memory_budget_gb * 1e9, _MOST_BYTES)))
     if kind == "cuda":
         usable_bytes = usable_bytes // STEP_BYTES * STEP_BYTES
     return max(1, int(usable_bytes * config.target_gpu_utilization))
@@ -105,7 +106,7 @@ def budget_of(config: Config, usable_bytes: int, kind: str) -> int:
 def host_limit_bytes(config: Config) -> int:
     """Host memory that a plan may fill: what was said, else what is available now, rounded down, less a reserve."""
     if config.max_cpu_offload_gb is not None:
-        return int(config.max_cpu_offload_gb * 1e9)
+        return int(min(config.max_cpu_offload_gb * 1e9, _MOST_BYTES))
     record = host()
     reserve = max(_LEAST_RESERVE, int(record["memory_limit_bytes"]) // _RESERVE_PARTS)
     return max(0, (int(record["memory_available_bytes"]) - reserve) // STEP_BYTES * STEP_BYTES)

@@ -1,4 +1,4 @@
-"""The command line: ``memscale env``, ``doctor``, ``calibrate`` and ``estimate``, also as ``python -m memscale``.
+"""The command line: ``memscale env``, ``doctor``, ``calibrate``, ``estimate`` and ``plan``, or ``python -m memscale``.
 
 Exit codes: 0 done, 1 error (for ``doctor``: something that must work does not), 2 usage, 3 it does not fit.
 """
@@ -13,8 +13,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import _calibrate, _core, _doctor, _environment, _estimate, _subjects, profiles
+from . import _calibrate, _core, _doctor, _environment, _estimate, _plan_command, _subjects, profiles
 from ._terminal import DIM, GREEN, PLAIN, RED, Progress, Row, drop_output, flush, has_colour, lines, table, write
+from .config import OptimizationMode
 
 __all__ = ["main"]
 
@@ -52,6 +53,7 @@ def _parser() -> argparse.ArgumentParser:
         ("doctor", _diagnose, "check by trying: kernels, copies, and training against plain PyTorch"),
         ("calibrate", _measure, "measure how fast this machine is, once, into a file that plans use"),
         ("estimate", _predict, "say what a training step takes on a GPU that need not be here, and whether it fits"),
+        ("plan", _decide, "say what MemScale would do to a model on a GPU that need not be here, layer by layer"),
     ):
         command = parsers[name] = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         command.add_argument("--json", action="store_true", help="write one JSON object")
@@ -59,6 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     parsers["calibrate"].add_argument("--device", help="as torch names it, such as cuda:1 (default: the GPU, else cpu)")
     parsers["calibrate"].add_argument("--output", metavar="FILE", help="the file (default: the one that plans use)")
     _add_estimate(parsers["estimate"])
+    _add_plan(parsers["plan"])
     return parser
 
 
@@ -71,6 +74,32 @@ def _add_estimate(parser: argparse.ArgumentParser) -> None:
         "  memscale estimate --model train:build --json\n\n"
         "Exit status: 0 it fits, 3 it does not, 1 error, 2 usage."
     )
+    _add_step(parser)
+    add = parser.add_argument
+    add("--recompute", choices=_estimate.RECOMPUTE, default="none", help="what is recomputed in backward")
+    add("--budget-gb", type=_positive_float, metavar="X", help="memory that may be used (default: all that is usable)")
+
+
+def _add_plan(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = (
+        "examples:\n"
+        "  memscale plan --model gpt2-medium --batch 4 --seq 512 --gpu rtx3090 --budget 8\n"
+        "  memscale plan --model ./config.json --gpu t4 --mode aggressive --all --explain\n"
+        "  memscale plan --model train:build --json > plan.json\n\n"
+        "Exit status: 0 there is a plan, 3 none fits, 1 error, 2 usage."
+    )
+    _add_step(parser)
+    add = parser.add_argument
+    add("--budget", type=_positive_float, metavar="GB", help="the fastest plan within so much (default: by --mode)")
+    add("--mode", choices=[mode.value for mode in OptimizationMode], default="balanced", help="default: balanced")
+    add("--all", action="store_true", help="plan with techniques that this version cannot run yet, too")
+    add("--explain", action="store_true", help="say why each layer got what it got")
+    add("--pareto", nargs="?", const="", metavar="FILE.svg", help="show memory against time; draw it into a file")
+
+
+def _add_step(parser: argparse.ArgumentParser) -> None:
+    """What says which step is meant, and on which GPU."""
     add = parser.add_argument
     add("--model", help="a name (see --list-models), a config.json of transformers or its folder, or module:function")
     add("--batch", type=_positive_int, metavar="N", help="samples in a batch (default: 1)")
@@ -78,8 +107,6 @@ def _add_estimate(parser: argparse.ArgumentParser) -> None:
     add("--gpu", metavar="NAME", help="its name (see --gpu list), or cuda:1, or cpu (default: this machine's GPU)")
     add("--optimizer", choices=_subjects.OPTIMIZERS, help="default: adamw")
     add("--precision", choices=profiles._PRECISIONS, help="default: the best that the GPU has; pure: not by autocast")
-    add("--recompute", choices=_estimate.RECOMPUTE, default="none", help="what is recomputed in backward")
-    add("--budget-gb", type=_positive_float, metavar="X", help="memory that may be used (default: all that is usable)")
     add("--list-models", action="store_true", help="show the models that are known by name")
     add("--list-gpus", action="store_true", help="show the GPUs that are known, as --gpu list does")
     parser.set_defaults(usage_error=parser.error)
@@ -259,12 +286,8 @@ _RATES: tuple[tuple[str, str, Callable[[int], str]], ...] = (
 
 
 def _predict(arguments: argparse.Namespace) -> int:
-    if arguments.list_gpus or arguments.gpu == "list":
-        return _list(arguments, "gpus", _estimate.gpu_rows(), _gpu_line)
-    if arguments.list_models:
-        return _list(arguments, "models", _estimate.model_rows(), _model_line)
-    if arguments.model is None:
-        arguments.usage_error("--model is missing: a name (see --list-models), a config.json, or module:function")
+    if _lists(arguments):
+        return 0
     fields = {field.name: getattr(arguments, field.name) for field in dataclasses.fields(_estimate.Request)}
     progress = Progress(sys.stderr, delay=1.0)
     try:
@@ -278,14 +301,26 @@ def _predict(arguments: argparse.Namespace) -> int:
     return 0 if found.prediction.fits else 3
 
 
+def _lists(arguments: argparse.Namespace) -> bool:
+    """Show what is known, if that was asked for. Else a model is needed."""
+    if arguments.list_gpus or arguments.gpu == "list":
+        _list(arguments, "gpus", _estimate.gpu_rows(), _gpu_line)
+    elif arguments.list_models:
+        _list(arguments, "models", _estimate.model_rows(), _model_line)
+    elif arguments.model is None:
+        arguments.usage_error("--model is missing: a name (see --list-models), a config.json, or module:function")
+    else:
+        return False
+    return True
+
+
 def _list(
     arguments: argparse.Namespace, key: str, rows: list[dict[str, Any]], line: Callable[[dict[str, Any]], str]
-) -> int:
+) -> None:
     if arguments.json:
         write(json.dumps({key: rows}, indent=2))
     for row in [] if arguments.json else rows:
         write(line(row))
-    return 0
 
 
 def _gpu_line(row: dict[str, Any]) -> str:
@@ -294,3 +329,25 @@ def _gpu_line(row: dict[str, Any]) -> str:
 
 def _model_line(row: dict[str, Any]) -> str:
     return f"{row['name']:<14} {row['seq'] or '-':>5}  {row['class']}"
+
+
+# plan
+
+
+def _decide(arguments: argparse.Namespace) -> int:
+    if _lists(arguments):
+        return 0
+    fields = {field.name: getattr(arguments, field.name) for field in dataclasses.fields(_plan_command.Asked)}
+    asked = _plan_command.Asked(**{**fields, "pareto": arguments.pareto is not None})
+    progress = Progress(sys.stderr, delay=1.0)
+    try:
+        found = _plan_command.run(asked, progress)
+    finally:
+        progress.close()
+    if arguments.pareto:
+        _plan_command.write_svg(found, arguments.pareto)
+    if arguments.json:
+        write(found.to_json())
+    else:
+        _plan_command.show(found, explain=arguments.explain)
+    return 3 if found.plan is None else 0

@@ -199,6 +199,12 @@ class Plan:
             )
         return self._trade(n_points)
 
+    def to_html(self) -> str:
+        """The plan as one page of HTML that needs nothing but itself."""
+        from ._page import page  # which reads plans
+
+        return page(self)
+
     def to_json(self) -> str:
         """The plan as JSON text, for :meth:`from_json` and ``wrap(model, plan=...)``."""
         return self._core.to_json()

@@ -180,7 +180,8 @@ class Profile:
         actions = array("i", [unit.name in chosen for unit in self.units])
         core = self._core if chosen else self._plain
         rates = where.rates.to_json()
-        found = core.simulate(actions.tobytes() if chosen else None, rates, where.n_multiprocessors, limit_bytes, flags, 0)
+        packed = actions.tobytes() if chosen else None
+        found = core.simulate(packed, rates, where.n_multiprocessors, limit_bytes, flags, 0)
         return self._simulation(found)
 
     def at(self, batch: int, length: int = 0) -> Profile:
@@ -427,6 +428,7 @@ def _precision(precision: str | None, place: Device) -> tuple[torch.dtype | None
     return _PRECISIONS[precision]
 
 
+Shape = tuple[int, int]  # batch and length; 0: there is none
 Cores = tuple[_core.Profile, _core.Profile]  # with units kept or recomputed; as it is without MemScale
 
 
@@ -492,18 +494,22 @@ def _at_shapes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[Any,
         wanted = [(b, t) for t in (length, half, quarter) for b in (least, 2 * least)]
         wanted.append((3 * least, most))
 
-    def resized(value: Any, new: tuple[int, int], made: dict[int, torch.Tensor]) -> Any:
-        if isinstance(value, torch.Tensor):  # what is given twice, labels that are the input, say, stays one tensor
-            if id(value) not in made:
-                made[id(value)] = _resize(value, (batch, length), new)
-            return made[id(value)]
-        if isinstance(value, dict):
-            return {key: resized(v, new, made) for key, v in value.items()}
-        if isinstance(value, (list, tuple)):
-            return type(value)(resized(v, new, made) for v in value)
-        return value
+    return [resized((args, kwargs), (batch, length), new) for new in wanted]
 
-    return [resized((args, kwargs), new, {}) for new in wanted]
+
+def resized(value: Any, old: Shape, new: Shape, made: dict[int, torch.Tensor] | None = None) -> Any:
+    """An input of one batch and length, at another. A tensor that is given twice (labels that are the input, say) stays
+    one."""
+    found = {} if made is None else made
+    if isinstance(value, torch.Tensor):
+        if id(value) not in found:
+            found[id(value)] = _resize(value, old, new)
+        return found[id(value)]
+    if isinstance(value, dict):
+        return {key: resized(v, old, new, found) for key, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(resized(v, old, new, found) for v in value)
+    return value
 
 
 def _part(length: int, parts: int) -> int:

@@ -10,7 +10,7 @@ static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 int32_t ms__chain_wait_ticks(const ms__chain *chain, int32_t backlog) {
     if (backlog == 0) return 0;
-    int64_t ns = 2 * backlog * chain->link.tick_ns;
+    int64_t ns = ms__link_wait_ns(&chain->link, backlog);
     return (int32_t)(ns / chain->tick_ns + (ns % chain->tick_ns != 0));
 }
 

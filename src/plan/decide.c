@@ -286,16 +286,14 @@ static size_text show(int64_t bytes) {
 static const char *const part_names[MS_N_CATEGORIES] = {"activations", "parameters",      "buffers",     "inputs",
                                                         "gradients",   "optimizer state", "temporaries", "libraries"};
 
-/* Nothing fits: say how close it comes and what is in the way. */
+/* Nothing fits: say how close the leanest plan comes and what is in the way. */
 static ms_status refuse(ms__decision *d) {
-    d->best = (ms__candidate){0};
-    ms_status status = find_leanest(d, INT64_MAX);
-    if (status != MS_OK) return status;
+    ms_status status = MS_OK;
     char parts[256] = "", kept_free[64] = "";
     const ms__variant *v = NULL;
     for (int32_t i = 0; i < d->n_variants; i++)
         if (d->variants[i].state == d->best.state) v = &d->variants[i];
-    ms_simulation_summary played = {0};
+    ms_simulation_summary played = {.peak_unit = -1};
     if (v != NULL && v->basis->runs[MS__KEPT] != NULL) status = simulate(d, v, d->best.choices, &played);
     if (status != MS_OK) return status;
     size_t used = 0;
@@ -396,7 +394,9 @@ static ms_status choose(ms__decision *d) {
         d->best = (ms__candidate){0};
     }
     status = find_fastest(d);
-    return status == MS_OK && d->best.choices == NULL ? refuse(d) : status;
+    if (status != MS_OK || d->best.choices != NULL) return status;
+    status = find_leanest(d, INT64_MAX); /* which may fit where a whole grain does not */
+    return status == MS_OK && d->best.peak_bytes > d->usable_bytes ? refuse(d) : status;
 }
 
 /* Every unit that may be is recomputed, or none is. */
@@ -415,16 +415,19 @@ static ms_status set_all(ms__decision *d, bool recompute) {
     return status;
 }
 
-/* Units that nothing is known of yet, too. */
-static void recompute_all(const ms__decision *d, ms_plan *plan) {
+/* Of units that did not run nothing is known, so that no chain has an option for them. */
+static void recompute_unmeasured(const ms__decision *d, ms_plan *plan) {
     const ms_plan_request *request = d->request;
-    for (int64_t i = 0; i < plan->n_entries; i++) {
-        bool may = request->may_change == NULL || request->may_change[i] != 0;
-        if (!may || !(request->profile->units[i].flags & MS_UNIT_ELIGIBLE)) continue;
-        if (!(request->actions & 1U << MS_ACTION_RECOMPUTE)) continue;
+    for (int64_t i = 0; i < plan->n_entries && request->actions & 1U << MS_ACTION_RECOMPUTE; i++) {
+        bool may_change = request->may_change == NULL || request->may_change[i] != 0;
+        if (request->profile->units[i].flags != MS_UNIT_ELIGIBLE || !may_change) continue;
         plan->entries[i].action = MS_ACTION_RECOMPUTE;
         plan->entries[i].reason = MS_REASON_SAVES;
     }
+}
+
+static int64_t share_ppm(int64_t part, int64_t whole) {
+    return part > INT64_MAX / 8 / 1000000 ? part / (whole / 1000000 + 1) : part * 1000000 / whole;
 }
 
 static ms_status run(ms__decision *d, ms_plan *plan) {
@@ -442,11 +445,9 @@ static ms_status run(ms__decision *d, ms_plan *plan) {
         status = choose(d);
     if (status == MS_OK) status = describe(d, plan);
     if (status != MS_OK) return status;
-    if (flags & MS_PLAN_RECOMPUTE_ALL) recompute_all(d, plan);
+    if (flags & MS_PLAN_RECOMPUTE_ALL) recompute_unmeasured(d, plan);
     int64_t extra = plan->summary.step_ns - d->baseline_ns, base = d->baseline_ns;
-    if (base > 0)
-        plan->summary.slowdown_ppm =
-            extra > INT64_MAX / 1000000 ? extra / (base / 1000000 + 1) : extra * 1000000 / base;
+    if (base > 0) plan->summary.slowdown_ppm = share_ppm(extra, base);
     if (d->plain.runs[0] == NULL) plan->summary.step_ns = plan->summary.baseline_ns = 0; /* they were no times */
     return MS_OK;
 }

@@ -137,7 +137,9 @@ def test_a_batch_of_one_is_another_step(gpt2, batches):
     one = gpt2.at(1, 12)
     with pytest.raises(memscale.MemScaleError, match="at 1 x 12 and 2 x 12 the step differs"):
         _core.profile_fit([one, *batches])
-    peaks = [p.simulate(None, GPU, 100, 0, 0, 0)["steady_peak_bytes"] for p in (one, _core.profile_fit(batches).at(1, 12))]
+    peaks = [
+        p.simulate(None, GPU, 100, 0, 0, 0)["steady_peak_bytes"] for p in (one, _core.profile_fit(batches).at(1, 12))
+    ]
     assert abs(peaks[0] - peaks[1]) <= peaks[0] // 100
 
 
