@@ -194,9 +194,12 @@ static ms_status find_fastest_of(ms__decision *d, ms__variant *v) {
     bool found = status == MS_OK && kept.peak_bytes <= d->usable_bytes;
     if (found) return keep_best(d, v, &kept, choices, false);
     for (int pass = 0; pass < 2 && !found && status == MS_OK && set_pass(v, pass); pass++) {
+        int64_t ticks = v->chain.max_ticks; /* slower than what another variant has is of no use */
+        if (d->best.choices != NULL) ticks = (d->best.step_ns - v->chain.base_ns) / v->chain.tick_ns;
+        if (d->best.choices != NULL && v->least_ns > d->best.step_ns) break;
         ms__arena arena = {0};
         ms__search *search = NULL;
-        status = ms__search_new(&arena, &v->chain, v->chain.max_ticks, &search);
+        status = ms__search_new(&arena, &v->chain, ticks, &search);
         if (status == MS_OK) status = try_fastest(d, v, search, choices, &found);
         ms__arena_free(&arena);
     }
