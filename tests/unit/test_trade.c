@@ -74,6 +74,25 @@ TEST(plans_that_say_little) {
     ms_plan_destroy(plan);
 }
 
+/* The text is UTF-8 also where a name is too long for it. */
+TEST(long_names_are_cut_between_characters) {
+    char name[128] = "a";
+    for (int i = 0; i < 60; i++) strcat(name, "\xC3\xA9");
+    ms_unit unit = plain_unit(name, 100 * KB, 10 * KB);
+    for (int first = 0; first < 2; first++) {
+        unit.name = name + first; /* 121 bytes, and 120 */
+        ms_plan *plan = plan_for(&unit, 1, 2000 * KB, MS_PLAN_FASTEST);
+        char *text = NULL;
+        CHECK_STATUS(ms_plan_explain(plan, &text), MS_OK);
+        int64_t n = 0;
+        for (const char *at = strchr(text, '\xC3'); at != NULL; at = strchr(at + 1, '\xC3'), n++)
+            CHECK(at[1] == '\xA9');
+        CHECK_EQ_INT(n, first == 0 ? 23 : 24); /* 47 or 48 bytes */
+        ms_free(text);
+        ms_plan_destroy(plan);
+    }
+}
+
 /* ---- The trade ---- */
 
 static int64_t pareto_of(const ms_plan_request *request, ms_pareto_point points[MAX_POINTS], int64_t capacity) {
@@ -216,5 +235,6 @@ TEST(guards_that_are_refused) {
     ms_profile_destroy(one);
 }
 
-SUITE(trade, CASE(what_a_plan_says), CASE(plans_that_say_little), CASE(the_trade_of_the_small_model),
-      CASE(points_are_plans), CASE(trades_that_are_refused), CASE(a_guard_over_shapes), CASE(guards_that_are_refused));
+SUITE(trade, CASE(what_a_plan_says), CASE(plans_that_say_little), CASE(long_names_are_cut_between_characters),
+      CASE(the_trade_of_the_small_model), CASE(points_are_plans), CASE(trades_that_are_refused),
+      CASE(a_guard_over_shapes), CASE(guards_that_are_refused));
