@@ -54,6 +54,13 @@ static shown show_signed(shown s) {
     return result;
 }
 
+/* How many bytes of a name are shown: no more than so many, and whole characters. */
+static int cut(const char *name, int most) {
+    if (strlen(name) <= (size_t)most) return most;
+    while (most > 0 && ((unsigned char)name[most] & 0xC0) == 0x80) most--;
+    return most;
+}
+
 /* ---- The paragraph ---- */
 
 static const char *const part_names[MS_N_CATEGORIES] = {"activations", "parameters",      "buffers",     "inputs",
@@ -78,7 +85,8 @@ static void put_place(text *t, const ms_plan *plan) {
     const ms_plan_summary *s = &plan->summary;
     if (s->peak_phase == MS_PHASE_STATE) return;
     put(t, "The peak is in %s", phase_names[s->peak_phase]);
-    if (s->peak_unit >= 0) put(t, " of %.96s", plan->entries[s->peak_unit].name);
+    const char *name = s->peak_unit >= 0 ? plan->entries[s->peak_unit].name : "";
+    if (s->peak_unit >= 0) put(t, " of %.*s", cut(name, 96), name);
     const char *before = ": ";
     bool written[MS_N_CATEGORIES] = {false};
     for (int n = 0; n < MS_N_CATEGORIES; n++) { /* the largest first, what is under 1 % left out */
@@ -128,7 +136,7 @@ static const char *why(const ms_plan_entry *entry) {
 }
 
 static void put_entry(text *t, const ms_plan_entry *e, int width) {
-    put(t, "%-*.*s  %-27s  %11s  %10s  ", width, width, e->name, ms_action_name(e->action),
+    put(t, "%-*.*s  %-27s  %11s  %10s  ", width, cut(e->name, width), e->name, ms_action_name(e->action),
         show_bytes(e->kept_bytes - e->held_bytes).text, show_ms(e->extra_ns).text);
     if (e->reason == MS_REASON_NOT_ELIGIBLE || e->reason == MS_REASON_NOT_RUN)
         put(t, "%s\n", e->reason == MS_REASON_NOT_RUN ? "did not run" : "may not be changed");

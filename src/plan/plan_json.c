@@ -11,9 +11,10 @@
 
 /* ---- Fields ---- */
 
-#define MAX (INT64_C(1) << 62) /* sums of a few sizes or times */
+#define MAX (INT64_C(1) << 62)        /* sums of a few sizes or times */
+#define MAX_CHANGE (INT64_C(1) << 61) /* so that differences are numbers, too */
 #define SIZE(type, name) {#name, offsetof(type, name), 0, MAX}
-#define CHANGE(type, name) {#name, offsetof(type, name), -MAX, MAX}
+#define CHANGE(type, name) {#name, offsetof(type, name), -MAX_CHANGE, MAX_CHANGE}
 
 static const ms__json_field summary_fields[] = {SIZE(ms_plan_summary, baseline_peak_bytes),
                                                 SIZE(ms_plan_summary, predicted_peak_bytes),

@@ -52,7 +52,7 @@ const char *const fuzz_dictionary[] = {"\"memscale_plan\": 2",
                                        "\"other_bytes\": ",
                                        "\"other_ns\": ",
                                        "4611686018427387904",
-                                       "-4611686018427387904",
+                                       "-2305843009213693952",
                                        "-1",
                                        "0",
                                        NULL};
@@ -66,6 +66,13 @@ static ms_plan_summary summary_of(const ms_plan *plan) {
     REQUIRE(summary.peak_phase >= 0 && summary.peak_phase < MS_N_PHASES);
     REQUIRE((summary.state & ~(uint32_t)MS_STATE_ALL) == 0);
     return summary;
+}
+
+static void check_text(const ms_plan *plan) {
+    char *text = NULL;
+    REQUIRE(ms_plan_explain(plan, &text) == MS_OK);
+    REQUIRE(strlen(text) > 0);
+    ms_free(text);
 }
 
 static void check_round_trip(const ms_plan *plan, const ms_plan_summary *summary) {
@@ -120,6 +127,7 @@ static void plan_again(const ms_profile *profile, const ms_plan_summary *old, ui
         ms_plan_summary summary = summary_of(plan);
         REQUIRE(summary.skipped || summary.predicted_peak_bytes <= usable);
         check_round_trip(plan, &summary);
+        check_text(plan);
     } else {
         REQUIRE(status == MS_E_LIMIT);
     }
@@ -163,6 +171,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes) {
     }
     ms_plan_summary summary = summary_of(plan);
     check_round_trip(plan, &summary);
+    check_text(plan);
     use_units(plan, &summary);
     ms_plan_destroy(plan);
     return 0;

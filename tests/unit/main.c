@@ -38,6 +38,7 @@
     X(overlay)                                                                                                         \
     X(chain)                                                                                                           \
     X(decide)                                                                                                          \
+    X(trade)                                                                                                           \
     X(plan)                                                                                                            \
     X(plan_json)
 
