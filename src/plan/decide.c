@@ -12,6 +12,7 @@
 #include "plan.h"
 
 #define GRAINS 8192     /* of the memory that is taken when nothing is done */
+#define MAX_TRIES 64    /* of limits: each is what the one before lacked */
 #define SKIP_PRESSURE 4 /* the smart skip: a peak under 1/4 of the budget */
 
 /* ---- Variants ---- */
@@ -35,6 +36,15 @@ static void insert_variant(ms__decision *d, const ms__variant *v) {
     d->variants[at] = *v;
 }
 
+static ms_status find_needed(const ms__decision *d, const ms__variant *v, const uint8_t *choices, int64_t most_bytes,
+                             int64_t *out);
+
+static ms_status find_baseline(ms__decision *d, const ms__variant *v, const uint8_t *kept) {
+    if (v->basis->runs[MS__KEPT] != NULL) return find_needed(d, v, kept, INT64_MAX, &d->baseline_bytes);
+    d->baseline_bytes = ms__chain_play(&v->chain, kept).peak_bytes;
+    return MS_OK;
+}
+
 ms_status ms__decision_open(ms__decision *d) {
     const ms_plan_request *request = d->request;
     d->usable_bytes = request->budget_bytes - request->margin_bytes;
@@ -53,8 +63,7 @@ ms_status ms__decision_open(ms__decision *d) {
             if (kept == NULL) return MS_E_NO_MEMORY;
             ms__chain_set_ticks(&v.chain, false);
             d->baseline_ns = v.chain.base_ns;
-            d->baseline_bytes = d->plain.runs[0] == NULL ? ms__chain_play(&v.chain, kept).peak_bytes
-                                                         : ms__simulated_peak(&d->plain.kept);
+            status = find_baseline(d, &v, kept);
         }
         if (v.chain.host_limit_bytes >= 0) insert_variant(d, &v);
     }
@@ -74,23 +83,64 @@ static void write_actions(const ms__variant *v, const uint8_t *choices, int64_t 
     for (int32_t i = 0; i < v->chain.n; i++) out[v->chain.units[i].unit] = v->chain.units[i].options[choices[i]].action;
 }
 
-static ms_status simulate(const ms__decision *d, const ms__variant *v, const uint8_t *choices,
-                          ms_simulation_summary *out) {
+/* The step of a variant under the actions at hand. Errors: MS_E_BUDGET if it does not run within `limit_bytes`. */
+static ms_status play(const ms__decision *d, const ms__variant *v, uint32_t state, int64_t limit_bytes,
+                      ms_simulation_summary *out) {
     const ms_plan_request *r = d->request;
-    write_actions(v, choices, r->profile->n_units, d->actions);
     ms_simulation_request request = {.struct_bytes = sizeof request,
                                      .profile = v->basis->profile,
                                      .actions = d->actions,
                                      .n_actions = r->profile->n_units,
                                      .rates = r->rates,
                                      .n_multiprocessors = r->n_multiprocessors,
+                                     .limit_bytes = limit_bytes,
                                      .flags = r->simulation,
-                                     .state = v->state};
+                                     .state = state};
     ms_simulation *sim = NULL;
     ms_status status = ms_simulate(&request, &sim);
     out->struct_bytes = sizeof *out;
     if (status == MS_OK) status = ms_simulation_get(sim, out);
     ms_simulation_destroy(sim);
+    return status;
+}
+
+static ms_status simulate(const ms__decision *d, const ms__variant *v, const uint8_t *choices,
+                          ms_simulation_summary *out) {
+    write_actions(v, choices, d->request->profile->n_units, d->actions);
+    return play(d, v, v->state, 0, out);
+}
+
+/* What torch's allocator must be allowed to reserve for the actions at hand, more than the step takes at its peak: free
+ * blocks may lie too scattered. Where a limit is too low, the allocation that fails says what it would take. With more
+ * than `most_bytes` it is enough to know that. */
+static ms_status find_scatter(const ms__decision *d, const ms__variant *v, int64_t most_bytes, int64_t *out) {
+    ms_simulation_summary played;
+    ms_status status = play(d, v, 0, 0, &played);
+    if (status != MS_OK) return status;
+    int64_t peak = ms__simulated_peak(&played), limit = peak;
+    for (int i = 0; i < MAX_TRIES && limit - peak <= most_bytes; i++) {
+        status = play(d, v, 0, limit, &played);
+        if (status != MS_E_BUDGET) break;
+        int64_t needed = ms_error_value();
+        limit = needed > limit ? needed : limit + 1;
+        status = MS_OK;
+    }
+    if (status == MS_OK) *out = limit - peak;
+    return status;
+}
+
+/* What must be reserved for these choices. */
+static ms_status find_needed(const ms__decision *d, const ms__variant *v, const uint8_t *choices, int64_t most_bytes,
+                             int64_t *out) {
+    ms_simulation_summary played;
+    ms_status status = simulate(d, v, choices, &played);
+    if (status != MS_OK) return status;
+    int64_t peak = ms__simulated_peak(&played), scatter = 0;
+    bool allocates = d->request->simulation & MS_SIMULATE_ALLOCATOR && d->request->rates->capability > 0;
+    for (int64_t i = 0; i < d->request->profile->n_units; i++) /* the events know two variants of a unit */
+        d->actions[i] = ms__variant_of(d->actions[i]) == MS__LEAN ? MS_ACTION_RECOMPUTE : MS_ACTION_KEEP;
+    if (allocates && peak <= most_bytes) status = find_scatter(d, v, most_bytes - peak, &scatter);
+    *out = peak + scatter;
     return status;
 }
 
@@ -104,8 +154,7 @@ static int64_t step_ns(const ms__chain *chain, int64_t ticks) {
     return chain->base_ns + (ticks > most / chain->tick_ns ? most : ticks * chain->tick_ns);
 }
 
-/* What these choices come to. A model that is left alone is exactly as it was simulated. */
-ms_status ms__decision_appraise(const ms__decision *d, const ms__variant *v, const uint8_t *choices,
+ms_status ms__decision_appraise(const ms__decision *d, const ms__variant *v, const uint8_t *choices, int64_t most_bytes,
                                 ms__candidate *out) {
     ms__value value = ms__chain_play(&v->chain, choices);
     bool alone = v->state == 0;
@@ -116,10 +165,10 @@ ms_status ms__decision_appraise(const ms__decision *d, const ms__variant *v, con
                            .host_bytes = v->host_bytes + value.host_bytes,
                            .waits = v->waits};
     if (out->step_ns < v->least_ns) out->step_ns = v->least_ns;
-    if (alone || v->basis->runs[MS__KEPT] == NULL) return MS_OK;
-    ms_simulation_summary played;
-    ms_status status = simulate(d, v, choices, &played);
-    if (status == MS_OK && ms__simulated_peak(&played) > out->peak_bytes) out->peak_bytes = ms__simulated_peak(&played);
+    if (alone || v->basis->runs[MS__KEPT] == NULL || out->peak_bytes > most_bytes) return MS_OK;
+    int64_t needed = 0;
+    ms_status status = find_needed(d, v, choices, most_bytes, &needed);
+    if (status == MS_OK && needed > out->peak_bytes) out->peak_bytes = needed;
     return status;
 }
 
@@ -182,7 +231,7 @@ static ms_status try_fastest(ms__decision *d, ms__variant *v, ms__search *search
         limit = ms__search_peak(search, ticks) - 1;
         if (ms__chain_play(&v->chain, choices).peak_bytes > d->usable_bytes) continue;
         ms__candidate found;
-        ms_status status = ms__decision_appraise(d, v, choices, &found);
+        ms_status status = ms__decision_appraise(d, v, choices, d->usable_bytes, &found);
         if (status != MS_OK) return status;
         if (found.peak_bytes <= d->usable_bytes) {
             *out_found = true;
@@ -198,7 +247,7 @@ static ms_status find_fastest_of(ms__decision *d, ms__variant *v) {
     if (choices == NULL) return MS_E_NO_MEMORY;
     (void)set_pass(v, 0);
     ms__candidate kept;
-    ms_status status = ms__decision_appraise(d, v, choices, &kept);
+    ms_status status = ms__decision_appraise(d, v, choices, d->usable_bytes, &kept);
     bool found = status == MS_OK && kept.peak_bytes <= d->usable_bytes;
     if (found) return keep_best(d, v, &kept, choices, 0);
     for (int pass = 0; pass < 2 && !found && status == MS_OK && set_pass(v, pass); pass++) {
@@ -234,8 +283,10 @@ typedef struct goal {
 
 static ms_status consider(ms__decision *d, const ms__variant *v, const uint8_t *choices, const goal *aim) {
     ms__candidate found;
-    ms_status status = ms__decision_appraise(d, v, choices, &found);
-    if (status != MS_OK || found.peak_bytes > aim->max_bytes) return status;
+    int64_t most = aim->max_bytes;
+    if (d->best.choices != NULL && d->best.peak_bytes < most - aim->grain) most = d->best.peak_bytes + aim->grain;
+    ms_status status = ms__decision_appraise(d, v, choices, most, &found);
+    if (status != MS_OK || found.peak_bytes > most) return status;
     return keep_best(d, v, &found, choices, aim->grain);
 }
 
@@ -444,7 +495,7 @@ static ms_status set_all(ms__decision *d, bool recompute) {
     for (int32_t i = 0; i < v->chain.n; i++)
         for (int32_t o = 0; recompute && o < v->chain.units[i].n_options; o++)
             if (v->chain.units[i].options[o].action == MS_ACTION_RECOMPUTE) choices[i] = (uint8_t)o;
-    ms_status status = ms__decision_appraise(d, v, choices, &d->best);
+    ms_status status = ms__decision_appraise(d, v, choices, INT64_MAX, &d->best);
     d->best.choices = choices;
     return status;
 }

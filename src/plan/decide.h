@@ -41,9 +41,10 @@ ms_status ms__decision_open(ms__decision *decision);
 void ms__decision_close(ms__decision *decision);
 
 /* What these choices come to, counted with ticks as they are set: the larger of what the chain says and what a
- * simulation says. `out->choices` is left out. Errors: as ms_simulate. */
+ * simulation says must be reserved. A model that is left alone is exactly as it was simulated. Where it is more than
+ * `most_bytes`, the peak is some number that is. `out->choices` is left out. Errors: as ms_simulate. */
 ms_status ms__decision_appraise(const ms__decision *decision, const ms__variant *variant, const uint8_t *choices,
-                                ms__candidate *out);
+                                int64_t most_bytes, ms__candidate *out);
 
 /* The highest peak of a simulation: of the first step, or of a later one. */
 int64_t ms__simulated_peak(const ms_simulation_summary *summary);

@@ -23,6 +23,7 @@ struct ms_guard {
     const ms_plan *base;
     int64_t batch, length; /* of the base */
     int32_t *actions;      /* of the base; owned */
+    bool is_plain;         /* it only keeps and recomputes: limits can be simulated */
     MS__VEC(shape) shapes;
     MS__VEC(ms_plan *) plans; /* owned */
     size_t oldest;
@@ -52,7 +53,11 @@ ms_status ms_guard_create(const ms_plan_request *request, const ms_plan *plan, m
         free(actions);
         return ms__fail_memory(sizeof *guard);
     }
-    for (int64_t i = 0; i < plan->n_entries; i++) actions[i] = plan->entries[i].action;
+    guard->is_plain = plan->summary.state == 0;
+    for (int64_t i = 0; i < plan->n_entries; i++) {
+        actions[i] = plan->entries[i].action;
+        if (actions[i] > MS_ACTION_RECOMPUTE) guard->is_plain = false;
+    }
     guard->request = *request;
     guard->base = plan;
     guard->batch = request->profile->step->batch;
@@ -85,23 +90,26 @@ static void destroy_profiles(const ms_plan_request *request) {
     ms_profile_destroy((ms_profile *)request->half_profile);
 }
 
+/* Does it run with the base, within what may be reserved? */
 static ms_status fits_base(const ms_guard *guard, const ms_plan_request *at, bool *out) {
     uint32_t state = guard->base->summary.state;
+    int64_t usable = at->budget_bytes - at->margin_bytes;
     ms_simulation_request request = {.struct_bytes = sizeof request,
                                      .profile = state & MS_STATE_HALF ? at->half_profile : at->profile,
                                      .actions = guard->actions,
                                      .n_actions = guard->base->n_entries,
                                      .rates = at->rates,
                                      .n_multiprocessors = at->n_multiprocessors,
+                                     .limit_bytes = guard->is_plain ? usable : 0,
                                      .flags = at->simulation,
                                      .state = state};
     ms_simulation *sim = NULL;
     ms_simulation_summary summary = {.struct_bytes = sizeof summary};
-    ms_status status = ms_simulate(&request, &sim);
+    ms_status status = usable > 0 ? ms_simulate(&request, &sim) : MS_E_BUDGET;
     if (status == MS_OK) status = ms_simulation_get(sim, &summary);
     ms_simulation_destroy(sim);
-    *out = ms__simulated_peak(&summary) <= at->budget_bytes - at->margin_bytes;
-    return status;
+    *out = status == MS_OK && ms__simulated_peak(&summary) <= usable;
+    return status == MS_E_BUDGET ? MS_OK : status;
 }
 
 /* What is asked for here was not at another time: no skipping, and the fastest that fits. */

@@ -93,8 +93,8 @@ static ms_status simulate_all(collection *c) {
     ms_status status = MS_OK;
     for (int64_t i = 0; i < c->n && status == MS_OK; i++) {
         uint8_t *choices = c->items[i].plan.choices;
-        status =
-            ms__decision_appraise(&c->decision, &c->decision.variants[c->items[i].variant], choices, &c->items[i].plan);
+        status = ms__decision_appraise(&c->decision, &c->decision.variants[c->items[i].variant], choices, INT64_MAX,
+                                       &c->items[i].plan);
         c->items[i].plan.choices = choices;
     }
     return status;
