@@ -91,14 +91,10 @@ static int read_profile(const char *path, ms_profile **profile) {
 }
 
 static int make_plan(const ms_profile *profile, int64_t budget_bytes, ms_plan **plan) {
-    ms_profile_view view = {.struct_bytes = sizeof view};
-    if (ms_profile_get(profile, &view) != MS_OK) return fail("the profile cannot be used");
     ms_plan_request request = {.struct_bytes = sizeof request,
-                               .units = view.units,
-                               .n_units = view.n_units,
-                               .state_bytes = view.state_bytes,
-                               .rest_bytes = view.rest_bytes,
+                               .profile = profile,
                                .budget_bytes = budget_bytes,
+                               .actions = 1U << MS_ACTION_RECOMPUTE,
                                .flags = MS_PLAN_FASTEST};
     ms_status status = ms_plan_create(&request, plan);
     if (status != MS_E_BUDGET) return status == MS_OK ? FITS : fail("no plan could be made");
@@ -114,13 +110,13 @@ static int print_plan(const ms_plan *plan) {
     for (int64_t i = 0; i < summary.n_units; i++) {
         ms_plan_entry entry = {.struct_bytes = sizeof entry};
         if (ms_plan_get_entry(plan, i, &entry) != MS_OK) return fail("the plan cannot be read");
-        printf("%-32s  %-9s  %10.1f  %s\n", entry.unit.name, ms_action_name(entry.action),
-               (double)entry.unit.saved_bytes / 1e6, ms_reason_name(entry.reason));
+        printf("%-32s  %-9s  %10.1f  %s\n", entry.name, ms_action_name(entry.action), (double)entry.kept_bytes / 1e6,
+               ms_reason_name(entry.reason));
     }
     printf("\npeak     %.3f GB -> %.3f GB\n", gb(summary.baseline_peak_bytes), gb(summary.predicted_peak_bytes));
     printf("budget   %.3f GB\n", gb(summary.budget_bytes));
     printf("slowdown %.1f %% predicted, %" PRId64 " of %" PRId64 " units recomputed\n",
-           (double)summary.slowdown_ppm / 1e4, summary.n_recomputed, summary.n_units);
+           (double)summary.slowdown_ppm / 1e4, summary.n_changed, summary.n_units);
     return FITS;
 }
 

@@ -326,23 +326,36 @@ _OBSERVERS = (
     "_backward_hooks",
     "_backward_pre_hooks",
 )
+# Whose forward pre-hooks make weights or move inputs; anybody else's only look.
+_MAKERS = ("torch", "memscale", "transformers", "accelerate", "peft")
 
 
 def _without_observers(model: nn.Module) -> contextlib.AbstractContextManager[None]:
-    """No hooks that look at what modules return. Those that run before a forward stay: they may make its weights."""
-    return _emptied([vars(m)[name] for m in model.modules() for name in _OBSERVERS if vars(m).get(name)])
+    """No hooks that look at what modules are given and return: it is not the user's step."""
+    tables = [vars(m)[name] for m in model.modules() for name in _OBSERVERS if vars(m).get(name)]
+    return _emptied(tables, [vars(m)["_forward_pre_hooks"] for m in model.modules()])
+
+
+def _is_observer(hook: Any) -> bool:
+    where = getattr(hook, "__module__", None) or type(hook).__module__
+    return str(where).partition(".")[0] not in _MAKERS
 
 
 @contextlib.contextmanager
-def _emptied(tables: list[Any]) -> Iterator[None]:
-    """Tables of hooks without what is in them."""
-    before = [dict(table) for table in tables]
+def _emptied(tables: list[Any], mixed: list[Any] | None = None) -> Iterator[None]:
+    """Tables of hooks without what is in them; mixed ones without observers."""
+    every = [*tables, *(mixed or [])]
+    before = [dict(table) for table in every]
     for table in tables:
         table.clear()
+    for table in mixed or []:
+        for key in [key for key, hook in table.items() if _is_observer(hook)]:
+            del table[key]
     try:
         yield
     finally:
-        for table, hooks in zip(tables, before):
+        for table, hooks in zip(every, before):
+            table.clear()
             table.update(hooks)
 
 
@@ -475,7 +488,6 @@ class Tracer:
     @contextlib.contextmanager
     def _prepared(self, recorder: _Recorder, around: Callable[[], Any], use_cache: bool) -> Iterator[None]:
         attachment = Attachment()
-        observers = _without_observers(self.model) if self.quietly else contextlib.nullcontext()
         state = _core.ModuleState(self.model)
         configs = _configs(self.model)
         randomness = _core.Randomness({p.device for p in self.model.parameters() if p.device.type != "meta"})
@@ -486,6 +498,7 @@ class Tracer:
             for module in self.model.modules():
                 if not use_cache and _use_cache.takes_use_cache(module):
                     attachment.add_pre_hook(module, _CacheOff(module))
+            observers = _without_observers(self.model) if self.quietly else contextlib.nullcontext()
             with observers, torch.autograd.set_multithreading_enabled(False), torch.enable_grad():
                 yield
         finally:

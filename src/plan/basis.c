@@ -18,6 +18,7 @@ static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 bool ms__unit_may_change(const ms_plan_request *request, const ms_profile *profile, int64_t unit) {
     uint32_t needed = MS_UNIT_ELIGIBLE | MS_UNIT_RUN;
     if ((profile->units[unit].flags & needed) != needed) return false;
+    if (profile->step != NULL && !profile->step->has_lean) return false; /* a file may say so of its units */
     return request->may_change == NULL || request->may_change[unit] != 0;
 }
 
@@ -87,10 +88,6 @@ static bool takes_part(const ms_simulation_point *point) {
     return point->phase != MS_PHASE_STATE && point->phase != MS_PHASE_OPTIMIZER_FIRST;
 }
 
-static int64_t loose_bytes(const ms_simulation_point *point) {
-    return point->parts[MS_CATEGORY_ACTIVATION] + point->parts[MS_CATEGORY_WORKING];
-}
-
 static int32_t position_of(const builder *b, const ms_simulation_point *point) {
     return point->unit < 0 ? MS__NO_CHAIN : b->basis->order.position[point->unit];
 }
@@ -98,12 +95,14 @@ static int32_t position_of(const builder *b, const ms_simulation_point *point) {
 /* What the forward of each unit adds to what is held. */
 static void measure_held(builder *b, int v) {
     const ms_simulation *run = b->basis->runs[v];
-    int64_t before = -1;
+    ms_simulation_summary summary = {.struct_bytes = sizeof summary};
+    (void)ms_simulation_get(run, &summary);
+    int64_t before = summary.between_bytes; /* a unit may be the first thing that runs */
     for (int64_t i = 0; i < ms_simulation_count(run); i++) {
         ms_simulation_point point = point_at(run, i);
         if (point.phase != MS_PHASE_FORWARD && point.phase != MS_PHASE_LOSS) continue;
         int32_t at = position_of(b, &point);
-        if (at != MS__NO_CHAIN && before >= 0) b->units[v][at].held_bytes += point.end_bytes - before;
+        if (at != MS__NO_CHAIN) b->units[v][at].held_bytes += point.end_bytes - before;
         before = point.end_bytes;
     }
     for (int32_t i = 0; i < b->chain->n; i++)
@@ -113,7 +112,7 @@ static void measure_held(builder *b, int v) {
 /* The peak of a stretch under the state, less what the units before hold. */
 static int64_t outside_bytes(const builder *b, int v, const ms_simulation_point *point, int32_t prefix,
                              int64_t loss_from) {
-    int64_t change[MS_N_CATEGORIES], loss_bytes = loose_bytes(point) - loss_from;
+    int64_t change[MS_N_CATEGORIES], loss_bytes = ms__loose_bytes(point) - loss_from;
     int64_t bytes = point->peak_bytes + ms__state_change(&b->state, point, change) - b->prefix_bytes[v][prefix];
     bool in_tail = prefix >= b->chain->n - 1 && b->chain->n > 0 && point->phase <= MS_PHASE_BACKWARD;
     if (in_tail && loss_bytes > 0) bytes -= loss_bytes - ms__state_tiled_loss(&b->state, loss_bytes);
@@ -142,7 +141,7 @@ static void measure(builder *b, int v) {
         bool in_tail = prefix >= b->chain->n - 1 && b->chain->n > 0 && point.phase <= MS_PHASE_LOSS;
         if (in_tail && loss_from < 0) loss_from = before;
         if (in_tail) head_ns = ms__later(head_ns, point.duration_ns);
-        before = loose_bytes(&point);
+        before = ms__loose_behind(&point);
         note(b, v, &point, prefix, outside_bytes(b, v, &point, prefix, larger(loss_from, 0)));
         bool steps = point.phase == MS_PHASE_OPTIMIZER;
         if (v == MS__KEPT && !(steps && b->state.is_streamed)) b->base_ns = ms__later(b->base_ns, point.duration_ns);

@@ -4,12 +4,13 @@
 #include "../sim/roofline.h"
 
 #define MAX_HOST_LEVELS 16
+#define MAX_TICKS (1 << 16)
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 int32_t ms__chain_wait_ticks(const ms__chain *chain, int32_t backlog) {
     if (backlog == 0) return 0;
-    int64_t ns = 2 * backlog * chain->link.tick_ns;
+    int64_t ns = ms__link_wait_ns(&chain->link, backlog);
     return (int32_t)(ns / chain->tick_ns + (ns % chain->tick_ns != 0));
 }
 
@@ -52,6 +53,13 @@ ms__value ms__chain_play(const ms__chain *chain, const uint8_t *choices) {
 
 /* ---- Ticks ---- */
 
+bool ms__chain_has_copies(const ms__chain *chain) {
+    for (int32_t i = 0; i < chain->n; i++)
+        for (int32_t o = 0; o < chain->units[i].n_options; o++)
+            if (chain->units[i].options[o].copy_bytes > 0) return true;
+    return false;
+}
+
 bool ms__chain_has_waits(const ms__chain *chain) {
     for (int32_t i = 0; i < chain->n; i++)
         for (int32_t o = 0; o < chain->units[i].n_options; o++)
@@ -59,8 +67,13 @@ bool ms__chain_has_waits(const ms__chain *chain) {
     return false;
 }
 
-/* How many ticks a plan may take at most: more would be slower to search, fewer less exact. */
-static int64_t wanted_ticks(int32_t n_units) { return n_units <= 128 ? 1024 : n_units <= 512 ? 2048 : 3072; }
+/* How many ticks a plan may take at most: more would be slower to search, fewer less exact. Each backlog and level of
+ * host memory is searched with all of them. */
+static int64_t wanted_ticks(const ms__chain *chain) {
+    if (!ms__chain_has_copies(chain)) return 8192;
+    if (ms__chain_host_levels(chain) > 1) return 1024;
+    return chain->n <= 128 ? 1024 : chain->n <= 512 ? 2048 : 3072;
+}
 
 /* What a unit may add to the time of the step at most. */
 static int64_t most_ns(const ms__chain *chain, const ms__chain_unit *unit, bool waits) {
@@ -76,15 +89,16 @@ static int64_t most_ns(const ms__chain *chain, const ms__chain_unit *unit, bool 
 void ms__chain_set_ticks(ms__chain *chain, bool waits) {
     int64_t range = 2 * chain->link.max_ticks * chain->link.tick_ns;
     for (int32_t i = 0; i < chain->n; i++) range = ms__later(range, most_ns(chain, &chain->units[i], waits));
-    chain->tick_ns = range / wanted_ticks(chain->n) + 1;
+    chain->tick_ns = range / wanted_ticks(chain) + 1;
     int64_t most = ms__chain_wait_ticks(chain, chain->link.max_ticks);
     for (int32_t i = 0; i < chain->n; i++) {
         ms__chain_unit *unit = &chain->units[i];
         for (int32_t o = 0; o < unit->n_options; o++) {
             ms__option *option = &unit->options[o];
-            option->ticks = (int32_t)(option->extra_ns / chain->tick_ns + (option->extra_ns % chain->tick_ns != 0));
+            int64_t ticks = option->extra_ns / chain->tick_ns + (option->extra_ns % chain->tick_ns != 0);
+            option->ticks = (int32_t)(ticks < MAX_TICKS ? ticks : MAX_TICKS); /* which no plan has */
         }
         most += most_ns(chain, unit, waits) / chain->tick_ns + 1;
     }
-    chain->max_ticks = (int32_t)most;
+    chain->max_ticks = (int32_t)(most < MAX_TICKS ? most : MAX_TICKS - 1);
 }

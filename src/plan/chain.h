@@ -59,7 +59,8 @@ int32_t ms__chain_wait_ticks(const ms__chain *chain, int32_t backlog);
 int32_t ms__chain_copy_levels(const ms__chain *chain, int64_t copy_bytes);
 int32_t ms__chain_host_levels(const ms__chain *chain);
 
-/* Does any option wait for the link? */
+/* Does any option copy, or wait for the link? */
+bool ms__chain_has_copies(const ms__chain *chain);
 bool ms__chain_has_waits(const ms__chain *chain);
 
 /* Choose the length of a tick, and count options in ticks: so that all options fit, or, with `waits` false, those that
@@ -68,21 +69,23 @@ void ms__chain_set_ticks(ms__chain *chain, bool waits);
 
 /* ---- The search (search.c) ---- */
 
-typedef struct ms__search ms__search; /* room for searches in one chain; belongs to an arena */
+typedef struct ms__search ms__search; /* the least peaks of one chain, by time; belongs to an arena */
 
-ms_status ms__search_new(ms__arena *arena, const ms__chain *chain, ms__search **out);
+/* For plans of at most `max_ticks`. The chain is borrowed, ticks are set. Errors: MS_E_NO_MEMORY. */
+ms_status ms__search_new(ms__arena *arena, const ms__chain *chain, int64_t max_ticks, ms__search **out);
 
 #define MS__NO_TICKS INT64_MAX
 
 /* The least ticks of a plan whose peak is at most `limit_bytes` and that takes at most `max_ticks`; MS__NO_TICKS if
- * there is none, else its choices. */
+ * there is none, else the choices of the one with the least peak. The same ticks always have the same choices. */
 int64_t ms__search_fastest(ms__search *search, int64_t limit_bytes, int64_t max_ticks, uint8_t *out_choices);
 
-/* The plan with the least peak, in steps of the search's grain, that takes at most `max_ticks`, and of those the
- * fastest; `choices` has one that does and gets the result. */
-void ms__search_leanest(ms__search *search, int64_t max_ticks, uint8_t *choices);
+/* The ticks of the plan with the least peak that takes at most `max_ticks`, and of those the fastest; likewise. */
+int64_t ms__search_leanest(ms__search *search, int64_t max_ticks, uint8_t *out_choices);
 
-/* The largest multiple of the search's grain that is no more. */
-int64_t ms__search_round(const ms__search *search, int64_t n_bytes);
+/* The least peak of plans that take at most so many ticks, with sizes rounded up to cells: at most ms__search_slack()
+ * more than it is. */
+int64_t ms__search_peak(const ms__search *search, int64_t ticks);
+int64_t ms__search_slack(const ms__search *search);
 
 #endif

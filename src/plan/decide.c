@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "../sim/roofline.h"
 #include "decide.h"
 #include "plan.h"
 
@@ -105,8 +106,10 @@ ms_status ms__decision_appraise(const ms__decision *d, const ms__variant *v, con
     for (int32_t i = 0; i < v->chain.n && alone; i++) alone = choices[i] == 0;
     *out = (ms__candidate){.state = v->state,
                            .peak_bytes = alone ? d->baseline_bytes : value.peak_bytes,
-                           .step_ns = v->chain.base_ns + value.ticks * v->chain.tick_ns,
-                           .host_bytes = v->host_bytes + value.host_bytes};
+                           .step_ns = ms__later(v->chain.base_ns, value.ticks * v->chain.tick_ns),
+                           .host_bytes = v->host_bytes + value.host_bytes,
+                           .waits = v->waits};
+    if (out->step_ns < v->least_ns) out->step_ns = v->least_ns;
     if (alone || v->basis->runs[MS__KEPT] == NULL) return MS_OK;
     ms_simulation_summary played;
     ms_status status = simulate(d, v, choices, &played);
@@ -140,15 +143,36 @@ static ms_status keep_best(ms__decision *d, const ms__variant *v, ms__candidate 
     return MS_OK;
 }
 
+/* ---- The plans of a variant ----
+ *
+ * In order: all units kept, then the leanest plan of each time, as long as it is leaner than those before; these with
+ * ticks that are as long as plans without waits need, and once more with longer ones. The latter count as no faster
+ * than the slowest of the former, so that times never fall along this list. The same list is behind every decision: the
+ * fastest is its first plan that fits, the leanest has the least peak of those within a time. So a budget into which
+ * the leanest does not fit has no plan within that time at all.
+ */
+
+static bool set_pass(ms__variant *v, int pass) {
+    ms__chain_set_ticks(&v->chain, false);
+    v->waits = pass > 0;
+    v->least_ns = 0;
+    if (pass == 0) return true;
+    if (!ms__chain_has_waits(&v->chain)) return false;
+    v->least_ns = ms__later(v->chain.base_ns, v->chain.max_ticks * v->chain.tick_ns);
+    ms__chain_set_ticks(&v->chain, true);
+    return true;
+}
+
 /* ---- The fastest within the budget ---- */
 
-/* Plans from the fastest on, each the leanest of its time, until one fits. */
+/* Plans from the fastest on until one fits. */
 static ms_status try_fastest(ms__decision *d, ms__variant *v, ms__search *search, uint8_t *choices, bool *out_found) {
-    int64_t limit = ms__search_round(search, d->usable_bytes);
+    int64_t limit = d->usable_bytes + ms__search_slack(search);
     while (limit > 0) {
         int64_t ticks = ms__search_fastest(search, limit, v->chain.max_ticks, choices);
         if (ticks == MS__NO_TICKS) return MS_OK;
-        ms__search_leanest(search, ticks, choices);
+        limit = ms__search_peak(search, ticks) - 1;
+        if (ms__chain_play(&v->chain, choices).peak_bytes > d->usable_bytes) continue;
         ms__candidate found;
         ms_status status = ms__decision_appraise(d, v, choices, &found);
         if (status != MS_OK) return status;
@@ -156,7 +180,6 @@ static ms_status try_fastest(ms__decision *d, ms__variant *v, ms__search *search
             *out_found = true;
             return keep_best(d, v, &found, choices, false);
         }
-        limit = ms__search_round(search, ms__chain_play(&v->chain, choices).peak_bytes - 1);
     }
     return MS_OK;
 }
@@ -165,16 +188,15 @@ static ms_status try_fastest(ms__decision *d, ms__variant *v, ms__search *search
 static ms_status find_fastest_of(ms__decision *d, ms__variant *v) {
     uint8_t *choices = ms__arena_array(&d->arena, (size_t)v->chain.n, 1);
     if (choices == NULL) return MS_E_NO_MEMORY;
-    ms__chain_set_ticks(&v->chain, false);
+    (void)set_pass(v, 0);
     ms__candidate kept;
     ms_status status = ms__decision_appraise(d, v, choices, &kept);
-    if (status == MS_OK && kept.peak_bytes <= d->usable_bytes) return keep_best(d, v, &kept, choices, false);
-    bool found = false;
-    for (int waits = 0; waits <= (ms__chain_has_waits(&v->chain) ? 1 : 0) && !found && status == MS_OK; waits++) {
+    bool found = status == MS_OK && kept.peak_bytes <= d->usable_bytes;
+    if (found) return keep_best(d, v, &kept, choices, false);
+    for (int pass = 0; pass < 2 && !found && status == MS_OK && set_pass(v, pass); pass++) {
         ms__arena arena = {0};
         ms__search *search = NULL;
-        ms__chain_set_ticks(&v->chain, waits);
-        status = ms__search_new(&arena, &v->chain, &search);
+        status = ms__search_new(&arena, &v->chain, v->chain.max_ticks, &search);
         if (status == MS_OK) status = try_fastest(d, v, search, choices, &found);
         ms__arena_free(&arena);
     }
@@ -194,21 +216,38 @@ static ms_status find_fastest(ms__decision *d) {
 
 /* ---- The leanest within a time ---- */
 
+/* From the leanest by its chain on, until no other can be leaner. */
+static ms_status try_leanest(ms__decision *d, ms__variant *v, ms__search *search, int64_t max_ticks, uint8_t *choices) {
+    for (int64_t most = max_ticks; most >= 0;) {
+        int64_t ticks = ms__search_leanest(search, most, choices);
+        if (ticks == MS__NO_TICKS) return MS_OK;
+        if (d->best.choices != NULL && ms__search_peak(search, ticks) - ms__search_slack(search) > d->best.peak_bytes)
+            return MS_OK;
+        most = ticks - 1;
+        ms__candidate found;
+        ms_status status = ms__decision_appraise(d, v, choices, &found);
+        if (status == MS_OK) status = keep_best(d, v, &found, choices, true);
+        if (status != MS_OK) return status;
+    }
+    return MS_OK;
+}
+
 static ms_status find_leanest_of(ms__decision *d, ms__variant *v, int64_t allowed_ns) {
     uint8_t *choices = ms__arena_array(&d->arena, (size_t)v->chain.n, 1);
     if (choices == NULL) return MS_E_NO_MEMORY;
-    ms__arena arena = {0};
-    ms__search *search = NULL;
-    ms__chain_set_ticks(&v->chain, allowed_ns == INT64_MAX);
-    int64_t ticks = allowed_ns == INT64_MAX ? v->chain.max_ticks : (allowed_ns - v->chain.base_ns) / v->chain.tick_ns;
-    ms_status status = ms__search_new(&arena, &v->chain, &search);
-    if (status == MS_OK) {
-        ms__candidate found;
-        ms__search_leanest(search, ticks, choices);
-        status = ms__decision_appraise(d, v, choices, &found);
-        if (status == MS_OK) status = keep_best(d, v, &found, choices, true);
+    (void)set_pass(v, 0);
+    ms__candidate kept;
+    ms_status status = ms__decision_appraise(d, v, choices, &kept);
+    if (status == MS_OK) status = keep_best(d, v, &kept, choices, true);
+    for (int pass = 0; pass < 2 && status == MS_OK && set_pass(v, pass); pass++) {
+        if (v->least_ns > allowed_ns) break;
+        ms__arena arena = {0};
+        ms__search *search = NULL;
+        int64_t ticks = (allowed_ns - v->chain.base_ns) / v->chain.tick_ns;
+        status = ms__search_new(&arena, &v->chain, ticks, &search);
+        if (status == MS_OK) status = try_leanest(d, v, search, ticks, choices);
+        ms__arena_free(&arena);
     }
-    ms__arena_free(&arena);
     return status;
 }
 
@@ -244,16 +283,14 @@ static size_text show(int64_t bytes) {
 static const char *const part_names[MS_N_CATEGORIES] = {"activations", "parameters",      "buffers",     "inputs",
                                                         "gradients",   "optimizer state", "temporaries", "libraries"};
 
-/* Nothing fits: say how close it comes and what is in the way. */
+/* Nothing fits: say how close the leanest plan comes and what is in the way. */
 static ms_status refuse(ms__decision *d) {
-    d->best = (ms__candidate){0};
-    ms_status status = find_leanest(d, INT64_MAX);
-    if (status != MS_OK) return status;
+    ms_status status = MS_OK;
     char parts[256] = "", kept_free[64] = "";
     const ms__variant *v = NULL;
     for (int32_t i = 0; i < d->n_variants; i++)
         if (d->variants[i].state == d->best.state) v = &d->variants[i];
-    ms_simulation_summary played = {0};
+    ms_simulation_summary played = {.peak_unit = -1};
     if (v != NULL && v->basis->runs[MS__KEPT] != NULL) status = simulate(d, v, d->best.choices, &played);
     if (status != MS_OK) return status;
     size_t used = 0;
@@ -331,6 +368,7 @@ static ms_status describe(ms__decision *d, ms_plan *plan) {
     s->predicted_peak_bytes = d->best.peak_bytes;
     s->host_bytes = d->best.host_bytes;
     s->step_ns = d->best.step_ns;
+    ms__chain_set_ticks(&v->chain, d->best.waits);
     explain_units(d, v, d->best.choices, plan);
     if (v->basis->runs[MS__KEPT] == NULL) return MS_OK;
     ms_simulation_summary played;
@@ -353,7 +391,9 @@ static ms_status choose(ms__decision *d) {
         d->best = (ms__candidate){0};
     }
     status = find_fastest(d);
-    return status == MS_OK && d->best.choices == NULL ? refuse(d) : status;
+    if (status != MS_OK || d->best.choices != NULL) return status;
+    status = find_leanest(d, INT64_MAX); /* which may fit where a whole grain does not */
+    return status == MS_OK && d->best.peak_bytes > d->usable_bytes ? refuse(d) : status;
 }
 
 /* Every unit that may be is recomputed, or none is. */
@@ -372,16 +412,19 @@ static ms_status set_all(ms__decision *d, bool recompute) {
     return status;
 }
 
-/* Units that nothing is known of yet, too. */
-static void recompute_all(const ms__decision *d, ms_plan *plan) {
+/* Of units that did not run nothing is known, so that no chain has an option for them. */
+static void recompute_unmeasured(const ms__decision *d, ms_plan *plan) {
     const ms_plan_request *request = d->request;
-    for (int64_t i = 0; i < plan->n_entries; i++) {
-        bool may = request->may_change == NULL || request->may_change[i] != 0;
-        if (!may || !(request->profile->units[i].flags & MS_UNIT_ELIGIBLE)) continue;
-        if (!(request->actions & 1U << MS_ACTION_RECOMPUTE)) continue;
+    for (int64_t i = 0; i < plan->n_entries && request->actions & 1U << MS_ACTION_RECOMPUTE; i++) {
+        bool may_change = request->may_change == NULL || request->may_change[i] != 0;
+        if (request->profile->units[i].flags != MS_UNIT_ELIGIBLE || !may_change) continue;
         plan->entries[i].action = MS_ACTION_RECOMPUTE;
         plan->entries[i].reason = MS_REASON_SAVES;
     }
+}
+
+static int64_t share_ppm(int64_t part, int64_t whole) {
+    return part > INT64_MAX / 8 / 1000000 ? part / (whole / 1000000 + 1) : part * 1000000 / whole;
 }
 
 static ms_status run(ms__decision *d, ms_plan *plan) {
@@ -391,18 +434,17 @@ static ms_status run(ms__decision *d, ms_plan *plan) {
     plan->summary.baseline_peak_bytes = d->baseline_bytes;
     plan->summary.baseline_ns = d->baseline_ns;
     bool may_skip = !(flags & (MS_PLAN_FORCE | MS_PLAN_FASTEST | MS_PLAN_RECOMPUTE_ALL));
-    plan->summary.skipped = may_skip && d->baseline_bytes < d->request->budget_bytes / SKIP_PRESSURE;
+    plan->summary.skipped = may_skip && d->baseline_bytes < d->request->budget_bytes / SKIP_PRESSURE &&
+                            d->baseline_bytes <= d->usable_bytes;
     if (flags & MS_PLAN_RECOMPUTE_ALL || plan->summary.skipped)
         status = set_all(d, !plan->summary.skipped);
     else
         status = choose(d);
     if (status == MS_OK) status = describe(d, plan);
     if (status != MS_OK) return status;
-    if (flags & MS_PLAN_RECOMPUTE_ALL) recompute_all(d, plan);
+    if (flags & MS_PLAN_RECOMPUTE_ALL) recompute_unmeasured(d, plan);
     int64_t extra = plan->summary.step_ns - d->baseline_ns, base = d->baseline_ns;
-    if (base > 0)
-        plan->summary.slowdown_ppm =
-            extra > INT64_MAX / 1000000 ? extra / (base / 1000000 + 1) : extra * 1000000 / base;
+    if (base > 0) plan->summary.slowdown_ppm = share_ppm(extra, base);
     if (d->plain.runs[0] == NULL) plan->summary.step_ns = plan->summary.baseline_ns = 0; /* they were no times */
     return MS_OK;
 }

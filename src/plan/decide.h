@@ -10,6 +10,7 @@
 typedef struct ms__candidate {
     uint32_t state;
     int64_t peak_bytes, step_ns, host_bytes;
+    bool waits;       /* the chain's ticks were set so */
     uint8_t *choices; /* by position of the chain; NULL: there is none */
 } ms__candidate;
 
@@ -19,6 +20,8 @@ typedef struct ms__variant {
     const ms__basis *basis;
     ms__chain chain;
     int64_t host_bytes; /* that the state takes */
+    int64_t least_ns;   /* with ticks as they are set: a plan counts as no faster */
+    bool waits;         /* ticks are set so that plans which wait for the link fit */
 } ms__variant;
 
 typedef struct ms__decision {

@@ -43,7 +43,7 @@ static ms_status search_limits(collection *c, int32_t variant, ms__search *searc
     const ms__chain *chain = &c->decision.variants[variant].chain;
     int64_t high = ms__chain_play(chain, choices).peak_bytes; /* all are kept */
     ms_status status = add(c, variant, choices);
-    ms__search_leanest(search, chain->max_ticks, choices);
+    (void)ms__search_leanest(search, chain->max_ticks, choices);
     int64_t low = ms__chain_play(chain, choices).peak_bytes;
     for (int64_t i = 0; i < c->n_limits && status == MS_OK; i++) {
         int64_t limit = low + (high - low) / c->n_limits * i;
@@ -60,7 +60,7 @@ static ms_status search_variant(collection *c, int32_t variant) {
     ms__search *search = NULL;
     uint8_t *choices = ms__arena_array(&arena, (size_t)chain->n, 1);
     ms__chain_set_ticks(chain, ms__chain_has_waits(chain));
-    ms_status status = choices == NULL ? MS_E_NO_MEMORY : ms__search_new(&arena, chain, &search);
+    ms_status status = choices == NULL ? MS_E_NO_MEMORY : ms__search_new(&arena, chain, chain->max_ticks, &search);
     if (status == MS_OK) status = search_limits(c, variant, search, choices);
     ms__arena_free(&arena);
     return status;

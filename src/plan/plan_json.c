@@ -11,7 +11,7 @@
 
 /* ---- Fields ---- */
 
-#define MAX (INT64_C(1) << 60)
+#define MAX (INT64_C(1) << 62) /* sums of a few sizes or times */
 #define SIZE(type, name) {#name, offsetof(type, name), 0, MAX}
 #define CHANGE(type, name) {#name, offsetof(type, name), -MAX, MAX}
 

@@ -8,7 +8,8 @@
 #define LINK_COPY_TICKS 6 /* the largest copy takes so many ticks */
 #define LINK_MAX_TICKS 12 /* two of them */
 #define LINK_DRAG 8 /* this part of a copy is not hidden: matrix products ran 15 % longer beside copies both ways */
-#define CHUNK_BYTES (INT64_C(64) << 20) /* buffers of a streamed optimizer step */
+#define CHUNK_BYTES (INT64_C(64) << 20)      /* buffers of a streamed optimizer step */
+#define MAX_TICK_US (MS__MAX_NS / 1000 / 64) /* so that a backlog is a time, too */
 #define PPM INT64_C(1000000)
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -127,7 +128,7 @@ static int64_t one_way_rate(const ms_rates *rates) {
 ms__link ms__link_make(const ms_rates *rates, int64_t max_copy_bytes) {
     int64_t rate = one_way_rate(rates);
     if (rate <= 0 || max_copy_bytes <= 0) return (ms__link){0};
-    int64_t us = max_copy_bytes / rate / LINK_COPY_TICKS + 1;
+    int64_t us = smaller(max_copy_bytes / rate / LINK_COPY_TICKS + 1, MAX_TICK_US);
     return (ms__link){.tick_ns = us * 1000, .tick_bytes = us * rate, .mb_per_s = rate, .max_ticks = LINK_MAX_TICKS};
 }
 
@@ -144,12 +145,16 @@ int64_t ms__link_drag_ns(const ms__link *link, int64_t n_bytes) {
     return link->mb_per_s == 0 ? 0 : smaller(n_bytes, MS__MAX_NS / 1000) * 1000 / link->mb_per_s / LINK_DRAG;
 }
 
+int64_t ms__link_wait_ns(const ms__link *link, int32_t backlog) {
+    return link->tick_ns > 0 && backlog > MS__MAX_NS / 2 / link->tick_ns ? MS__MAX_NS : 2 * backlog * link->tick_ns;
+}
+
 int32_t ms__link_behind(const ms__link *link, int32_t before, int32_t hide, int32_t copy, bool waits,
                         int64_t *out_wait_ns) {
     int32_t behind = (before > hide ? before - hide : 0) + copy;
     *out_wait_ns = 0;
     if (!waits && behind <= link->max_ticks) return behind;
-    *out_wait_ns = 2 * behind * link->tick_ns;
+    *out_wait_ns = ms__link_wait_ns(link, behind);
     return 0;
 }
 
@@ -184,6 +189,7 @@ static totals add_up(const ms__step *step) {
 }
 
 static int64_t transfer_ns(int64_t n_bytes, int64_t mb_per_s) {
+    if (n_bytes == 0) return 0;
     if (mb_per_s <= 0) return MS__MAX_NS;
     return n_bytes / mb_per_s > MS__MAX_NS / 2000 ? MS__MAX_NS / 2 : n_bytes / mb_per_s * 1000;
 }
@@ -240,6 +246,14 @@ int64_t ms__state_change(const ms__state *state, const ms_simulation_point *poin
     if (steps && state->is_streamed) change[MS_CATEGORY_WORKING] = CHUNK_BYTES - point->parts[MS_CATEGORY_WORKING];
     for (int c = 0; c < MS_N_CATEGORIES; c++) sum += change[c];
     return sum;
+}
+
+int64_t ms__loose_bytes(const ms_simulation_point *point) {
+    return point->parts[MS_CATEGORY_ACTIVATION] + point->parts[MS_CATEGORY_WORKING];
+}
+
+int64_t ms__loose_behind(const ms_simulation_point *point) {
+    return larger(ms__loose_bytes(point) - (point->peak_bytes - point->end_bytes), 0);
 }
 
 int64_t ms__state_tiled_loss(const ms__state *state, int64_t n_bytes) {

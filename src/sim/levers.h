@@ -64,6 +64,9 @@ int32_t ms__link_hide_ticks(const ms__link *link, int64_t ns);
 /* What copies take from the units that hide them: the memory that both use is as fast as it is. */
 int64_t ms__link_drag_ns(const ms__link *link, int64_t n_bytes);
 
+/* What it takes to wait for a backlog, both ways. */
+int64_t ms__link_wait_ns(const ms__link *link, int32_t backlog);
+
 /* The backlog behind a unit. `*out_wait_ns`: what is waited for, both ways. */
 int32_t ms__link_behind(const ms__link *link, int32_t before, int32_t hide, int32_t copy, bool waits,
                         int64_t *out_wait_ns);
@@ -86,6 +89,10 @@ ms__state ms__state_make(const ms__step *step, const ms_rates *rates, uint32_t f
 
 /* What it changes at a point of a simulation: bytes by category. Returns their sum. */
 int64_t ms__state_change(const ms__state *state, const ms_simulation_point *point, int64_t change[MS_N_CATEGORIES]);
+
+/* Activations and temporaries at the peak of a stretch, and those that are left behind it. */
+int64_t ms__loose_bytes(const ms_simulation_point *point);
+int64_t ms__loose_behind(const ms_simulation_point *point);
 
 /* What tiles of the loss make of so many bytes of activations and temporaries behind the last unit's beginning. */
 int64_t ms__state_tiled_loss(const ms__state *state, int64_t n_bytes);

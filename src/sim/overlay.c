@@ -72,14 +72,10 @@ static void walk_units(overlay *o, const ms_simulation_point *points, ms_simulat
     }
 }
 
-static int64_t loose_bytes(const ms_simulation_point *point) {
-    return point->parts[MS_CATEGORY_ACTIVATION] + point->parts[MS_CATEGORY_WORKING];
-}
-
 /* What a stretch behind the last unit's beginning takes less if the loss goes by tiles. */
 static int64_t spared_by_tiles(const overlay *o, const ms_simulation_point *point, int32_t prefix) {
     bool in_tail = prefix >= o->order.n - 1 && point->phase >= MS_PHASE_FORWARD && point->phase <= MS_PHASE_BACKWARD;
-    int64_t n_bytes = loose_bytes(point) - o->loss_from_bytes;
+    int64_t n_bytes = ms__loose_bytes(point) - o->loss_from_bytes;
     if (!in_tail || o->order.n == 0 || n_bytes <= 0) return 0;
     return n_bytes - ms__state_tiled_loss(&o->state, n_bytes);
 }
@@ -111,7 +107,7 @@ static void change_point(overlay *o, ms_simulation_point *point, int32_t prefix,
 
 /* The state's times: the optimizer step anew, gradients that leave behind backward, and the head computed twice. */
 static void change_times(const overlay *o, ms_simulation_point *points) {
-    int64_t head_ns = 0, backward_ns = o->state.backward_ns;
+    int64_t head_ns = 0, backward_ns = o->state.backward_ns, optimizer_ns = o->state.optimizer_ns;
     for (uint32_t i = 0; i < o->step->n_segments; i++) {
         ms_simulation_point *point = &points[i];
         bool in_tail = o->order.prefix[i] >= o->order.n - 1 && o->order.n > 0;
@@ -123,14 +119,14 @@ static void change_times(const overlay *o, ms_simulation_point *points) {
             head_ns = backward_ns = 0;
         }
         if (point->phase == MS_PHASE_OPTIMIZER && o->state.is_streamed) {
-            point->duration_ns = o->state.optimizer_ns;
-            break;
+            point->duration_ns = optimizer_ns;
+            optimizer_ns = 0;
         }
     }
 }
 
 static void sum_up(const overlay *o, const ms_simulation_point *points, ms_simulation_summary *s) {
-    int64_t before = s->steady_peak_bytes, unused = s->unused_bytes;
+    int64_t before = s->steady_peak_bytes;
     const ms_simulation_point *highest = NULL;
     s->step_ns = s->forward_ns = s->backward_ns = s->optimizer_ns = 0;
     for (uint32_t i = 0; i < o->step->n_segments; i++) {
@@ -147,7 +143,7 @@ static void sum_up(const overlay *o, const ms_simulation_point *points, ms_simul
     memcpy(s->parts, highest->parts, sizeof s->parts);
     int64_t known = 0;
     for (int c = 0; c < MS_N_CATEGORIES; c++) known += s->parts[c];
-    s->unused_bytes = highest->peak_bytes > known ? highest->peak_bytes - known : unused;
+    s->unused_bytes = highest->peak_bytes - known;
     s->steady_peak_bytes += change;
     s->first_peak_bytes = s->first_peak_bytes + change > 0 ? s->first_peak_bytes + change : 0;
     s->reserved_bytes =
@@ -168,7 +164,7 @@ static void apply(overlay *o, ms_simulation_point *points, ms_simulation_summary
             ms__later(o->wait_ns[i], ms__link_drag_ns(&o->link, o->effects[i].copy_bytes)) + o->effects[i].extra_ns;
     for (uint32_t i = 0; i < o->step->n_segments; i++) /* the stretch before the last unit */
         if (o->order.prefix[i] >= last && last >= 0 && points[i].phase >= MS_PHASE_FORWARD) {
-            o->loss_from_bytes = i > 0 ? loose_bytes(&points[i - 1]) : 0;
+            o->loss_from_bytes = i > 0 ? ms__loose_behind(&points[i - 1]) : 0;
             break;
         }
     for (uint32_t i = 0; i < o->step->n_segments; i++)

@@ -10,7 +10,8 @@ ms_status ms__rates_check(const ms_rates *r) {
     if (status != MS_OK) return status;
     if (r->capability < 0 || !is_rate(r->fp32_gflops, 1) || !is_rate(r->fp16_gflops, 0) ||
         !is_rate(r->bf16_gflops, 0) || !is_rate(r->memory_mb_per_s, 1) || !is_rate(r->launch_ns, 0) ||
-        !is_rate(r->dispatch_ns, 0))
+        !is_rate(r->dispatch_ns, 0) || !is_rate(r->to_device_mb_per_s, 0) || !is_rate(r->from_device_mb_per_s, 0) ||
+        r->both_mb_per_s < 0 || r->both_mb_per_s > 2 * MAX_RATE)
         return ms__fail(MS_E_INVALID, "a rate is out of range");
     return MS_OK;
 }

@@ -9,28 +9,50 @@
 
 #define MAX_UNITS 8 /* of the models that are planned again: the search takes milliseconds for many */
 
-const char *const fuzz_dictionary[] = {"\"memscale_plan\": 1",
-                                       "\"state_bytes\": ",
-                                       "\"rest_bytes\": ",
+const char *const fuzz_dictionary[] = {"\"memscale_plan\": 2",
+                                       "\"baseline_peak_bytes\": ",
+                                       "\"predicted_peak_bytes\": ",
                                        "\"budget_bytes\": ",
-                                       "\"skipped\": false",
+                                       "\"margin_bytes\": ",
+                                       "\"host_limit_bytes\": ",
+                                       "\"host_bytes\": ",
+                                       "\"baseline_ns\": ",
+                                       "\"step_ns\": ",
+                                       "\"slowdown_ppm\": ",
+                                       "\"batch\": ",
+                                       "\"length\": ",
+                                       "\"skipped\": 0",
+                                       "\"state\": [",
+                                       "\"half\"",
+                                       "\"8bit\"",
+                                       "\"offload gradients\"",
+                                       "\"tile loss\"",
+                                       "\"flags\": [",
+                                       "\"force\"",
+                                       "\"fastest\"",
+                                       "\"recompute all\"",
+                                       "\"peak_unit\": -1",
+                                       "\"peak_phase\": ",
+                                       "\"parts\": [0, 0, 0, 0, 0, 0, 0, 0]",
                                        "\"units\": [",
                                        "\"name\": \"a\"",
                                        "\"action\": \"keep\"",
                                        "\"recompute\"",
+                                       "\"offload now\"",
+                                       "\"tile\"",
                                        "\"reason\": \"saves\"",
+                                       "\"other\": \"offload\"",
+                                       "\"other_reason\": \"slower\"",
                                        "\"no gain\"",
                                        "\"not run\"",
                                        "\"param_bytes\": ",
-                                       "\"saved_bytes\": ",
-                                       "\"boundary_bytes\": ",
-                                       "\"n_rows\": ",
-                                       "\"eligible\": ",
-                                       "\"run\": ",
-                                       "true",
-                                       "false",
-                                       "1152921504606846975",
-                                       "576460752303423487",
+                                       "\"kept_bytes\": ",
+                                       "\"held_bytes\": ",
+                                       "\"extra_ns\": ",
+                                       "\"other_bytes\": ",
+                                       "\"other_ns\": ",
+                                       "4611686018427387904",
+                                       "-4611686018427387904",
                                        "-1",
                                        "0",
                                        NULL};
@@ -39,8 +61,10 @@ static ms_plan_summary summary_of(const ms_plan *plan) {
     ms_plan_summary summary = {.struct_bytes = sizeof summary};
     REQUIRE(ms_plan_get_summary(plan, &summary) == MS_OK);
     REQUIRE(summary.baseline_peak_bytes >= 0 && summary.predicted_peak_bytes >= 0);
-    REQUIRE(summary.n_recomputed >= 0 && summary.n_recomputed <= summary.n_units);
-    REQUIRE(summary.slowdown_ppm >= 0 && summary.slowdown_ppm <= 333334);
+    REQUIRE(summary.n_changed >= 0 && summary.n_changed <= summary.n_units);
+    REQUIRE(summary.peak_unit >= -1 && summary.peak_unit < summary.n_units);
+    REQUIRE(summary.peak_phase >= 0 && summary.peak_phase < MS_N_PHASES);
+    REQUIRE((summary.state & ~(uint32_t)MS_STATE_ALL) == 0);
     return summary;
 }
 
@@ -58,26 +82,51 @@ static void check_round_trip(const ms_plan *plan, const ms_plan_summary *summary
     ms_free(second);
 }
 
-static void plan_again(const ms_unit *units, const ms_plan_summary *old, uint32_t flags) {
+/* A profile of units alone whose sizes are those of the plan; NULL where that cannot be. */
+static ms_profile *profile_of(const ms_unit *units, const ms_plan_summary *plan) {
+    ms_profile_view view = {.struct_bytes = sizeof view,
+                            .units = units,
+                            .n_units = plan->n_units,
+                            .state_bytes = plan->baseline_peak_bytes / 8,
+                            .rest_bytes = plan->baseline_peak_bytes / 16};
+    ms_profile *profile = NULL;
+    ms_status status = ms_profile_create(&view, &profile);
+    REQUIRE(status == MS_OK || status == MS_E_LIMIT);
+    return profile;
+}
+
+static void plan_again(const ms_profile *profile, const ms_plan_summary *old, uint32_t flags) {
     ms_plan_request request = {.struct_bytes = sizeof request,
-                               .units = units,
-                               .n_units = old->n_units,
-                               .state_bytes = old->baseline_peak_bytes / 8,
-                               .rest_bytes = old->baseline_peak_bytes / 16,
+                               .profile = profile,
                                .budget_bytes = old->budget_bytes,
+                               .margin_bytes = old->margin_bytes,
+                               .host_limit_bytes = old->host_limit_bytes,
                                .slowdown_ppm = old->budget_bytes % 1000000001,
+                               .actions = (1U << MS_N_ACTIONS) - 1,
                                .flags = flags};
     ms_plan *plan = NULL;
     ms_status status = ms_plan_create(&request, &plan);
+    int64_t usable = request.budget_bytes - request.margin_bytes;
     if (status == MS_E_BUDGET) {
-        REQUIRE(ms_error_value() > request.budget_bytes);
-    } else if (status == MS_OK) {
-        REQUIRE(summary_of(plan).predicted_peak_bytes <= request.budget_bytes);
+        int64_t smallest = ms_error_value();
+        REQUIRE(smallest > usable);
+        request.margin_bytes = 0;
+        request.budget_bytes = smallest;
+        status = ms_plan_create(&request, &plan); /* which is enough, if it is a budget at all */
+        REQUIRE(status == MS_OK || (status == MS_E_LIMIT && smallest > INT64_MAX / 8));
+        usable = smallest;
+    }
+    if (status == MS_OK) {
+        ms_plan_summary summary = summary_of(plan);
+        REQUIRE(summary.skipped || summary.predicted_peak_bytes <= usable);
+        check_round_trip(plan, &summary);
     } else {
         REQUIRE(status == MS_E_LIMIT);
     }
     ms_plan_destroy(plan);
 }
+
+static int64_t not_below_0(int64_t value) { return value < 0 ? 0 : value; }
 
 static void use_units(const ms_plan *plan, const ms_plan_summary *summary) {
     ms_unit units[MAX_UNITS];
@@ -85,12 +134,23 @@ static void use_units(const ms_plan *plan, const ms_plan_summary *summary) {
     for (int64_t i = 0; i < summary->n_units; i++) {
         ms_plan_entry entry = {.struct_bytes = sizeof entry};
         REQUIRE(ms_plan_get_entry(plan, i, &entry) == MS_OK);
-        REQUIRE(entry.cost_ppm >= 0 && entry.cost_ppm <= 333334);
-        units[i] = entry.unit;
+        REQUIRE(entry.action >= 0 && entry.action < MS_N_ACTIONS && entry.other >= 0 && entry.other < MS_N_ACTIONS);
+        units[i] = (ms_unit){.name = entry.name,
+                             .param_bytes = entry.param_bytes,
+                             .saved_bytes = not_below_0(entry.kept_bytes),
+                             .boundary_bytes = not_below_0(entry.held_bytes),
+                             .n_rows = entry.extra_ns % 65536,
+                             .flags = entry.reason == MS_REASON_NOT_ELIGIBLE ? MS_UNIT_RUN
+                                      : entry.reason == MS_REASON_NOT_RUN    ? MS_UNIT_ELIGIBLE
+                                                                             : MS_UNIT_ELIGIBLE | MS_UNIT_RUN};
     }
     REQUIRE(ms_plan_check_units(plan, units, summary->n_units) == MS_OK);
-    plan_again(units, summary, MS_PLAN_FASTEST);
-    plan_again(units, summary, MS_PLAN_FORCE);
+    ms_profile *profile = profile_of(units, summary);
+    if (profile == NULL) return;
+    plan_again(profile, summary, MS_PLAN_FASTEST);
+    plan_again(profile, summary, MS_PLAN_FORCE);
+    plan_again(profile, summary, 0);
+    ms_profile_destroy(profile);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes) {

@@ -12,6 +12,7 @@
 #define BUDGET_BYTES ((int64_t)1 << 59)
 #define MAX_ACTIONS 256
 #define MAX_FRONTIERS 8 /* each walks the step */
+#define MAX_SEARCHED 3  /* units of the models that are planned with all that may be done */
 
 const char *const fuzz_dictionary[] = {"\"memscale_profile\": 1",
                                        "\"memscale_profile\": 2",
@@ -192,14 +193,62 @@ static void check_round_trip(const ms_profile *profile) {
     ms_profile_destroy(back);
 }
 
-/* Without a search, which fuzz_plan drives: all recomputed always works. */
-static void check_plan(const ms_profile_view *view) {
+static void check_plan_file(const ms_plan *plan) {
+    char *text = NULL, *again = NULL;
+    ms_plan *back = NULL;
+    REQUIRE(ms_plan_to_json(plan, &text) == MS_OK);
+    REQUIRE(ms_plan_from_json(text, strlen(text), &back) == MS_OK);
+    REQUIRE(ms_plan_to_json(back, &again) == MS_OK);
+    REQUIRE(strcmp(text, again) == 0);
+    ms_free(text);
+    ms_free(again);
+    ms_plan_destroy(back);
+}
+
+/* With everything that may be done: within the budget, or not at all. */
+static void check_search(const ms_profile *profile, int64_t baseline_bytes, uint32_t simulation) {
+    const ms_rates rates = {.struct_bytes = sizeof rates,
+                            .capability = simulation & MS_SIMULATE_FUSED ? 90 : 0,
+                            .fp32_gflops = 1,
+                            .memory_mb_per_s = 1,
+                            .to_device_mb_per_s = 1,
+                            .from_device_mb_per_s = 1,
+                            .dispatch_ns = 1000};
     ms_plan_request request = {.struct_bytes = sizeof request,
-                               .units = view->units,
-                               .n_units = view->n_units,
-                               .state_bytes = view->state_bytes,
-                               .rest_bytes = view->rest_bytes,
+                               .profile = profile,
+                               .half_profile = profile,
+                               .rates = &rates,
+                               .budget_bytes = baseline_bytes / 4 * 3 + 1,
+                               .host_limit_bytes = baseline_bytes / 2,
+                               .actions = (1U << MS_N_ACTIONS) - 1,
+                               .states = MS_STATE_HALF | MS_STATE_OFFLOAD | MS_STATE_TILE_LOSS,
+                               .simulation = simulation,
+                               .flags = MS_PLAN_FASTEST};
+    ms_plan_summary summary = {.struct_bytes = sizeof summary};
+    ms_plan *plan = NULL;
+    ms_status status = ms_plan_create(&request, &plan);
+    if (status == MS_E_MISMATCH) { /* without a step there is none in 16 bits */
+        request.half_profile = NULL;
+        status = ms_plan_create(&request, &plan);
+    }
+    REQUIRE(status == MS_OK || status == MS_E_BUDGET || status == MS_E_LIMIT || status == MS_E_INVALID);
+    if (status == MS_E_BUDGET) REQUIRE(ms_error_value() > request.budget_bytes);
+    if (status != MS_OK) return;
+    REQUIRE(ms_plan_get_summary(plan, &summary) == MS_OK);
+    REQUIRE(summary.predicted_peak_bytes <= request.budget_bytes);
+    REQUIRE(summary.step_ns >= 0 && summary.host_bytes >= 0 && summary.host_bytes <= request.host_limit_bytes);
+    check_plan_file(plan);
+    ms_plan_destroy(plan);
+}
+
+/* All recomputed always works. */
+static void check_plan(const ms_profile *profile, const ms_profile_view *view) {
+    const ms_rates rates = {.struct_bytes = sizeof rates, .capability = 90, .fp32_gflops = 1, .memory_mb_per_s = 1};
+    ms_plan_request request = {.struct_bytes = sizeof request,
+                               .profile = profile,
+                               .rates = &rates,
                                .budget_bytes = BUDGET_BYTES,
+                               .actions = 1U << MS_ACTION_RECOMPUTE,
                                .flags = MS_PLAN_RECOMPUTE_ALL};
     ms_plan_summary summary = {.struct_bytes = sizeof summary};
     ms_plan *plan = NULL;
@@ -208,7 +257,11 @@ static void check_plan(const ms_profile_view *view) {
     REQUIRE(summary.n_units == view->n_units);
     REQUIRE(summary.baseline_peak_bytes >= 0 && summary.predicted_peak_bytes >= 0);
     REQUIRE(ms_plan_check_units(plan, view->units, view->n_units) == MS_OK);
+    check_plan_file(plan);
     ms_plan_destroy(plan);
+    if (view->n_units > MAX_SEARCHED) return;
+    check_search(profile, summary.baseline_peak_bytes, 0);
+    check_search(profile, summary.baseline_peak_bytes, MS_SIMULATE_FUSED | MS_SIMULATE_ALLOCATOR);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes) {
@@ -221,7 +274,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes) {
     }
     ms_profile_view view = view_of(profile);
     check_round_trip(profile);
-    check_plan(&view);
+    check_plan(profile, &view);
     check_costs(profile);
     check_shapes(profile);
     check_frontiers(profile);

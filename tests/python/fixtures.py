@@ -31,6 +31,14 @@ def _repeatable():
     assert not lock._is_owned(), "a unit left the lock of the random generators behind"
 
 
+@pytest.fixture(autouse=True)
+def _measured(request, monkeypatch):
+    """Plans come from a measured forward, which lets everything that it can be recomputed: these tests are about what
+    an attached model does. Tests that are marked `profiled` have plans as users get them."""
+    if request.node.get_closest_marker("profiled") is None:
+        monkeypatch.setattr("memscale.executor.can_profile", lambda model, config: False)
+
+
 @pytest.fixture
 def no_warnings():
     """Any warning is an error."""

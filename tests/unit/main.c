@@ -34,6 +34,10 @@
     X(sim)                                                                                                             \
     X(shapes)                                                                                                          \
     X(frontier)                                                                                                        \
+    X(levers)                                                                                                          \
+    X(overlay)                                                                                                         \
+    X(chain)                                                                                                           \
+    X(decide)                                                                                                          \
     X(plan)                                                                                                            \
     X(plan_json)
 

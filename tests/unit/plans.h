@@ -1,6 +1,6 @@
-/* plans.h - small models for the tests of plans, with sizes on the grid of the search so that every figure is exact.
+/* plans.h - small models for the tests of plans, whose every figure is known.
  *
- * The search counts in cells of at least 512 bytes and rounds each size up; sizes here are multiples of 1024.
+ * Bytes are exact; budgets count in grains of 512 bytes here, so sizes are multiples of 1024 where it matters.
  */
 #ifndef TESTS_PLANS_H
 #define TESTS_PLANS_H
@@ -17,26 +17,55 @@ static inline ms_unit plain_unit(const char *name, int64_t saved_bytes, int64_t 
                      .flags = MS_UNIT_ELIGIBLE | MS_UNIT_RUN};
 }
 
-/* Four equal units, 1000 KB of state, 50 KB outside: a peak of 1450 KB when nothing is done. */
+/* Four equal units: with the profile below, a peak of 1450 KB when nothing is done. */
 static inline void equal_units(ms_unit units[4]) {
     static const char *const names[] = {"layers.0", "layers.1", "layers.2", "layers.3"};
     for (int i = 0; i < 4; i++) units[i] = plain_unit(names[i], 100 * KB, 10 * KB);
 }
 
-static inline ms_plan_request request_of(const ms_unit *units, int64_t n_units, int64_t budget_bytes, uint32_t flags) {
+static inline ms_profile *profile_with(const ms_unit *units, int64_t n_units, int64_t state_bytes, int64_t rest_bytes) {
+    ms_profile_view view = {.struct_bytes = sizeof view,
+                            .units = units,
+                            .n_units = n_units,
+                            .state_bytes = state_bytes,
+                            .rest_bytes = rest_bytes};
+    ms_profile *profile = NULL;
+    CHECK_STATUS(ms_profile_create(&view, &profile), MS_OK);
+    return profile;
+}
+
+/* 1000 KB of state, 50 KB outside of units. */
+static inline ms_profile *plain_profile(const ms_unit *units, int64_t n_units) {
+    return profile_with(units, n_units, 1000 * KB, 50 * KB);
+}
+
+static inline ms_profile *equal_profile(void) {
+    ms_unit units[4];
+    equal_units(units);
+    return plain_profile(units, 4);
+}
+
+static inline ms_plan_request request_of(const ms_profile *profile, int64_t budget_bytes, uint32_t flags) {
     return (ms_plan_request){.struct_bytes = sizeof(ms_plan_request),
-                             .units = units,
-                             .n_units = n_units,
-                             .state_bytes = 1000 * KB,
-                             .rest_bytes = 50 * KB,
+                             .profile = profile,
                              .budget_bytes = budget_bytes,
                              .slowdown_ppm = -1,
+                             .actions = 1U << MS_ACTION_RECOMPUTE,
                              .flags = flags};
 }
 
 static inline ms_plan *plan_of(const ms_plan_request *request) {
     ms_plan *plan = NULL;
     CHECK_STATUS(ms_plan_create(request, &plan), MS_OK);
+    return plan;
+}
+
+/* A plan for these units, with the state and the rest of plain_profile. */
+static inline ms_plan *plan_for(const ms_unit *units, int64_t n_units, int64_t budget_bytes, uint32_t flags) {
+    ms_profile *profile = plain_profile(units, n_units);
+    ms_plan_request request = request_of(profile, budget_bytes, flags);
+    ms_plan *plan = plan_of(&request);
+    ms_profile_destroy(profile); /* the plan has what it needs */
     return plan;
 }
 

@@ -145,10 +145,7 @@ TEST(a_profile_makes_a_plan) {
     ms_unit units[4];
     equal_units(units);
     ms_profile *profile = profile_of(units, 4);
-    ms_profile_view view = view_of(profile);
-    ms_plan_request request = request_of(view.units, view.n_units, 1200 * KB, MS_PLAN_FASTEST);
-    request.state_bytes = view.state_bytes;
-    request.rest_bytes = view.rest_bytes;
+    ms_plan_request request = request_of(profile, 1200 * KB, MS_PLAN_FASTEST);
     ms_plan *plan = plan_of(&request);
     ms_profile_destroy(profile); /* the plan has its own names */
     CHECK_STATUS(ms_plan_check_units(plan, units, 4), MS_OK);

@@ -509,7 +509,7 @@ static void check_refused(const ms_simulation_request *request, ms_status wanted
 }
 
 TEST(requests_that_are_refused) {
-    static const int32_t unknown[] = {MS_ACTION_KEEP, 7};
+    static const int32_t unknown[] = {MS_ACTION_KEEP, MS_N_ACTIONS};
     ms_profile *profile = two_unit_profile();
     ms_rates rates = rates_with(90);
     const ms_simulation_request good = request_with(profile, &rates, 0);
@@ -528,7 +528,7 @@ TEST(requests_that_are_refused) {
     bad.flags = 1U << N_FLAGS;
     check_refused(&bad, MS_E_INVALID);
     bad = good;
-    bad.reserved = 1;
+    bad.state = MS_STATE_ALL + 1;
     check_refused(&bad, MS_E_INVALID);
     bad = good;
     bad.limit_bytes = -1;
@@ -551,10 +551,11 @@ TEST(requests_that_are_refused) {
 }
 
 TEST(rates_that_are_refused) {
-    static const size_t fields[] = {offsetof(ms_rates, capability),      offsetof(ms_rates, fp32_gflops),
-                                    offsetof(ms_rates, fp16_gflops),     offsetof(ms_rates, bf16_gflops),
-                                    offsetof(ms_rates, memory_mb_per_s), offsetof(ms_rates, launch_ns),
-                                    offsetof(ms_rates, dispatch_ns)};
+    static const size_t fields[] = {offsetof(ms_rates, capability),           offsetof(ms_rates, fp32_gflops),
+                                    offsetof(ms_rates, fp16_gflops),          offsetof(ms_rates, bf16_gflops),
+                                    offsetof(ms_rates, memory_mb_per_s),      offsetof(ms_rates, launch_ns),
+                                    offsetof(ms_rates, dispatch_ns),          offsetof(ms_rates, to_device_mb_per_s),
+                                    offsetof(ms_rates, from_device_mb_per_s), offsetof(ms_rates, both_mb_per_s)};
     ms_profile *profile = two_unit_profile();
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         ms_rates rates = rates_with(90);

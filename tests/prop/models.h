@@ -1,0 +1,314 @@
+/* models.h - random models and requests for plans of them.
+ *
+ * A model is drawn as a list of calls: units of different sizes in the order of their forward, some called again later,
+ * some whose result a much later call still needs, with tensors between them. It is then written as a trace with its
+ * units kept and as one with them recomputed, in whole sizes and in half of them; or it is units and sizes alone.
+ */
+#ifndef TESTS_MODELS_H
+#define TESTS_MODELS_H
+
+#include <stdio.h>
+#include <string.h>
+
+#include "profile/profile.h"
+#include "random.h"
+#include "steps.h"
+
+#define MAX_UNITS 8
+#define MAX_CALLS 12
+#define MAX_SAVED 4
+
+/* One call of a unit. */
+typedef struct call {
+    int64_t unit;
+    int64_t saved[MAX_SAVED], n_saved;
+    int64_t result, between, working, gradient; /* bytes; between: of a tensor that is made behind it */
+    int64_t user;                               /* the call that needs the result in its backward */
+    bool between_stays;                         /* until backward */
+} call;
+
+typedef struct model {
+    call calls[MAX_CALLS];
+    int64_t n_calls, n_units, scale;
+    int64_t params[MAX_UNITS];
+    int64_t input, loss;
+    bool knows_lean, has_optimizer;
+} model;
+
+/* Storages of a trace that is being written. */
+typedef struct storages {
+    int64_t saved[MAX_CALLS][MAX_SAVED], result[MAX_CALLS], between[MAX_CALLS];
+} storages;
+
+static const char *const unit_names[MAX_UNITS] = {"u0", "u1", "u2", "u3", "u4", "u5", "u6", "u7"};
+
+/* ---- Drawing ---- */
+
+static inline int64_t some_bytes(const model *m) { return (one_in(8) ? up_to(2) : up_to(64)) * m->scale; }
+
+static inline call random_call(const model *m, int64_t unit) {
+    call c = {.unit = unit, .n_saved = up_to(MAX_SAVED)};
+    for (int64_t i = 0; i < c.n_saved; i++) c.saved[i] = some_bytes(m);
+    c.result = some_bytes(m) / 2;
+    c.between = one_in(3) ? some_bytes(m) / 2 : 0;
+    c.between_stays = one_in(2);
+    c.working = one_in(2) ? some_bytes(m) : 0;
+    c.gradient = some_bytes(m) / 2;
+    return c;
+}
+
+static inline void random_model(model *m) {
+    static const int64_t scales[] = {1, 24, 512, 4096, 1 << 16, 1 << 20};
+    memset(m, 0, sizeof *m);
+    m->scale = scales[up_to(5)];
+    m->n_units = one_in(20) ? 0 : 1 + up_to(MAX_UNITS - 1);
+    int64_t n_kinds = one_in(3) ? 2 : MAX_UNITS; /* equal layers, as models have them: plans of equal time */
+    call kinds[MAX_UNITS];
+    for (int64_t k = 0; k < n_kinds; k++) kinds[k] = random_call(m, 0);
+    for (int64_t u = 0; u < m->n_units; u++) {
+        m->params[u] = one_in(4) ? 0 : some_bytes(m);
+        if (one_in(12)) continue; /* it does not run */
+        m->calls[m->n_calls] = kinds[u % n_kinds];
+        m->calls[m->n_calls++].unit = u;
+        if (one_in(8) && m->n_calls < MAX_CALLS - m->n_units) {
+            m->calls[m->n_calls] = random_call(m, up_to(u)); /* again, what did run or did not */
+            m->n_calls++;
+        }
+    }
+    for (int64_t c = 0; c < m->n_calls; c++) {
+        int64_t behind = m->n_calls - 1 - c;
+        m->calls[c].user = behind == 0 ? c : one_in(4) ? c + 1 + up_to(behind - 1) : one_in(8) ? c : c + 1;
+    }
+    m->input = some_bytes(m);
+    m->loss = some_bytes(m) / (one_in(2) ? 1 : 16);
+    m->knows_lean = !one_in(12);
+    m->has_optimizer = !one_in(6);
+}
+
+/* ---- Writing ---- */
+
+typedef struct writer {
+    const model *m;
+    script *s;
+    storages at;
+    bool lean;
+    int64_t divisor; /* of sizes: 2 where the step is in half precision */
+} writer;
+
+static inline int64_t sized(const writer *w, int64_t n_bytes) { return n_bytes / w->divisor; }
+
+static inline void compute_some(writer *w, int64_t kind, int64_t n_bytes) {
+    static const char *const names[] = {"aten.mm.default", "aten.gelu.default",
+                                        "aten._scaled_dot_product_flash_attention.default", "aten.mul.Tensor"};
+    int64_t columns = n_bytes / 64 % 4096 + 1;
+    compute(w->s, names[kind % 4]);
+    input(w->s, 16, columns);
+    input(w->s, columns, 16);
+    output(w->s, 16, 16);
+}
+
+/* Forward of a call, in its turn or again. Returns its result. */
+static inline int64_t run_call(writer *w, int64_t index) {
+    const call *c = &w->m->calls[index];
+    for (int64_t i = 0; i < c->n_saved; i++) {
+        compute_some(w, index + i, c->saved[i]);
+        w->at.saved[index][i] = take(w->s, sized(w, c->saved[i]));
+    }
+    compute_some(w, 1, c->result);
+    if (c->working > 0) give(w->s, take(w->s, sized(w, c->working)));
+    return take(w->s, sized(w, c->result));
+}
+
+static inline void give_saved(writer *w, int64_t index) {
+    for (int64_t i = 0; i < w->m->calls[index].n_saved; i++) give(w->s, w->at.saved[index][i]);
+}
+
+static inline void write_forward(writer *w) {
+    in_phase(w->s, MS_PHASE_FORWARD);
+    for (int64_t i = 0; i < w->m->n_calls; i++) {
+        const call *c = &w->m->calls[i];
+        in_unit(w->s, c->unit);
+        w->at.result[i] = run_call(w, i);
+        if (w->lean) give_saved(w, i);
+        if (c->between == 0) continue;
+        in_unit(w->s, -1);
+        compute_some(w, 3, c->between);
+        w->at.between[i] = take(w->s, sized(w, c->between));
+        if (!c->between_stays) give(w->s, w->at.between[i]);
+    }
+}
+
+static inline void give_results_of(writer *w, int64_t user) {
+    for (int64_t i = 0; i < w->m->n_calls; i++)
+        if (w->m->calls[i].user == user) give(w->s, w->at.result[i]);
+}
+
+static inline void write_backward(writer *w) {
+    in_phase(w->s, MS_PHASE_BACKWARD);
+    int64_t flowing = take(w->s, sized(w, w->m->loss));
+    for (int64_t i = w->m->n_calls - 1; i >= 0; i--) {
+        const call *c = &w->m->calls[i];
+        if (c->between > 0 && c->between_stays) {
+            in_unit(w->s, -1);
+            give(w->s, w->at.between[i]);
+        }
+        in_unit(w->s, c->unit);
+        if (w->lean) {
+            repeating(w->s, c->unit);
+            give(w->s, run_call(w, i));
+            repeating(w->s, -1);
+        }
+        compute_some(w, 0, c->gradient);
+        int64_t next = take(w->s, sized(w, c->result));
+        if (c->gradient > 0) (void)take_as(w->s, MS_CATEGORY_GRADIENT, sized(w, c->gradient));
+        give(w->s, flowing);
+        flowing = next;
+        give_saved(w, i);
+        give_results_of(w, i);
+    }
+    in_unit(w->s, -1);
+    give(w->s, flowing);
+}
+
+static inline void write_optimizer(writer *w) {
+    for (int64_t phase = MS_PHASE_OPTIMIZER_FIRST; phase <= MS_PHASE_OPTIMIZER; phase++) {
+        in_phase(w->s, phase);
+        for (int64_t u = 0; u < w->m->n_units && w->m->has_optimizer; u++) {
+            int64_t n_bytes = sized(w, w->m->params[u]);
+            compute_some(w, 3, n_bytes);
+            if (phase == MS_PHASE_OPTIMIZER_FIRST) (void)take_as(w->s, MS_CATEGORY_OPTIMIZER, 2 * n_bytes);
+            give(w->s, take_as(w->s, MS_CATEGORY_OPTIMIZER, n_bytes));
+        }
+    }
+    in_phase(w->s, MS_PHASE_END);
+}
+
+static inline void write_model(const model *m, bool lean, int64_t divisor, script *out) {
+    writer w = {.m = m, .s = out, .lean = lean, .divisor = divisor};
+    memset(out, 0, sizeof *out);
+    for (int64_t u = 0; u < m->n_units; u++) (void)take_as(out, MS_CATEGORY_PARAMETER, sized(&w, m->params[u]));
+    (void)take_as(out, MS_CATEGORY_INPUT, m->input);
+    write_forward(&w);
+    in_phase(out, MS_PHASE_LOSS);
+    compute_some(&w, 3, m->loss);
+    int64_t loss = take(out, sized(&w, m->loss));
+    write_backward(&w);
+    give(out, loss);
+    write_optimizer(&w);
+}
+
+/* The model's profile with a step; of a half-precision one with a divisor of 2. */
+static inline ms_profile *profile_of(const model *m, int64_t divisor) {
+    static script scripts[MS__N_VARIANTS];
+    ms_trace traces[MS__N_VARIANTS];
+    for (int v = 0; v < MS__N_VARIANTS; v++) {
+        write_model(m, v == MS__LEAN, divisor, &scripts[v]);
+        traces[v] = trace_of(&scripts[v]);
+    }
+    ms_profile_request request = {.struct_bytes = sizeof request,
+                                  .unit_names = unit_names,
+                                  .unit_param_bytes = m->params,
+                                  .n_units = m->n_units,
+                                  .kept = &traces[MS__KEPT],
+                                  .lean = m->knows_lean ? &traces[MS__LEAN] : NULL};
+    ms_profile *profile = NULL;
+    CHECK_STATUS(ms_profile_from_traces(&request, &profile), MS_OK);
+    return profile;
+}
+
+/* Units and their sizes alone. */
+static inline ms_profile *plain_profile(const model *m) {
+    static const int64_t rows[] = {0, 1, 32, 2048};
+    ms_unit units[MAX_UNITS];
+    for (int64_t u = 0; u < m->n_units; u++) {
+        int64_t saved = some_bytes(m) * 4;
+        units[u] =
+            (ms_unit){.name = unit_names[u],
+                      .param_bytes = m->params[u],
+                      .saved_bytes = saved,
+                      .boundary_bytes = one_in(8) ? saved : up_to(saved / (one_in(2) ? 1 : 8)),
+                      .n_rows = rows[up_to(3)],
+                      .flags = (one_in(8) ? 0 : (uint32_t)MS_UNIT_ELIGIBLE) | (one_in(16) ? 0 : (uint32_t)MS_UNIT_RUN)};
+    }
+    ms_profile_view view = {.struct_bytes = sizeof view,
+                            .units = units,
+                            .n_units = m->n_units,
+                            .state_bytes = some_bytes(m) * 8,
+                            .rest_bytes = one_in(3) ? 0 : some_bytes(m)};
+    ms_profile *profile = NULL;
+    CHECK_STATUS(ms_profile_create(&view, &profile), MS_OK);
+    return profile;
+}
+
+/* ---- Requests ---- */
+
+typedef struct problem {
+    model model;
+    ms_profile *profile, *half; /* owned; half may be NULL */
+    ms_rates rates;
+    uint8_t may_change[MAX_UNITS];
+    ms_plan_request request; /* but for the budget */
+} problem;
+
+static inline ms_rates random_rates(void) {
+    ms_rates rates = {.struct_bytes = sizeof rates,
+                      .capability = one_in(4)   ? 0
+                                    : one_in(2) ? 86
+                                                : 90,
+                      .fp32_gflops = 1 + up_to(2000),
+                      .memory_mb_per_s = 1 + up_to(one_in(2) ? 100 : 100000),
+                      .launch_ns = up_to(2000),
+                      .dispatch_ns = up_to(5000)};
+    if (rates.capability == 0 || one_in(4)) return rates;
+    rates.to_device_mb_per_s = 1 + up_to(one_in(2) ? 100 : 50000);
+    rates.from_device_mb_per_s = 1 + up_to(one_in(2) ? 100 : 50000);
+    rates.both_mb_per_s = one_in(4) ? 0 : rates.to_device_mb_per_s + rates.from_device_mb_per_s / 2;
+    return rates;
+}
+
+static inline uint32_t random_mask(uint32_t all, uint32_t usual) {
+    return one_in(3) ? all : one_in(2) ? usual : (uint32_t)next_random() & all;
+}
+
+static inline void random_request(problem *p, bool has_step) {
+    static const uint32_t flags[] = {0, MS_PLAN_FORCE, MS_PLAN_FASTEST, MS_PLAN_FASTEST | MS_PLAN_FORCE};
+    int64_t scale = p->model.scale;
+    for (int64_t u = 0; u < MAX_UNITS; u++) p->may_change[u] = !one_in(6);
+    p->request = (ms_plan_request){.struct_bytes = sizeof p->request,
+                                   .profile = p->profile,
+                                   .half_profile = p->half,
+                                   .rates = has_step ? &p->rates : NULL,
+                                   .n_multiprocessors = 108,
+                                   .margin_bytes = one_in(2) ? 0 : up_to(100 * scale),
+                                   .host_limit_bytes = one_in(3)   ? up_to(100 * scale)
+                                                       : one_in(2) ? up_to(1000 * scale)
+                                                                   : (int64_t)1 << 40,
+                                   .slowdown_ppm = one_in(6)   ? -1
+                                                   : one_in(6) ? 0
+                                                               : up_to(one_in(8) ? 1000000000 : 400000),
+                                   .may_change = one_in(2) ? p->may_change : NULL,
+                                   .actions = random_mask((1U << MS_N_ACTIONS) - 1, 1U << MS_ACTION_RECOMPUTE),
+                                   .states = one_in(2) ? 0 : random_mask(MS_STATE_ALL, MS_STATE_8BIT),
+                                   .simulation = (uint32_t)up_to(31),
+                                   .flags = flags[up_to(3)]};
+    if (one_in(2)) p->request.simulation &= ~(uint32_t)MS_SIMULATE_ALLOCATOR;
+}
+
+/* The problem of a case: a step three times of four, else units alone. */
+static inline void random_problem(int64_t index, problem *out) {
+    start_case(index);
+    *out = (problem){0};
+    random_model(&out->model);
+    bool has_step = index % 4 != 0;
+    out->rates = random_rates();
+    out->profile = has_step ? profile_of(&out->model, 1) : plain_profile(&out->model);
+    if (has_step && one_in(2)) out->half = profile_of(&out->model, 2);
+    random_request(out, has_step);
+}
+
+static inline void problem_free(problem *p) {
+    ms_profile_destroy(p->profile);
+    ms_profile_destroy(p->half);
+}
+
+#endif

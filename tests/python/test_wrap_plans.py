@@ -1,0 +1,287 @@
+"""Plans as users get them: from a static profile, when the first batch is there, and for batches that change."""
+
+import itertools
+import logging
+
+import pytest
+import torch
+from torch import nn
+
+import memscale
+import sizes
+import zoo
+from memscale import _planner
+from test_detach import snapshot
+
+pytestmark = pytest.mark.profiled
+
+
+def budget_for(build, batch, share=1.05):
+    """A budget in GB that only a plan with much recomputation keeps."""
+    model = build()
+    args, kwargs = batch
+    with pytest.raises(memscale.BudgetError) as error:
+        memscale.wrap(model, memscale.Config(memory_budget_gb=1e-6, enable_logging=False), args or kwargs)
+    assert not hasattr(model, "_memscale_executor")
+    return error.value.smallest_peak_bytes * share / 1e9
+
+
+def config_of(budget_gb, **fields):
+    return memscale.Config(memory_budget_gb=budget_gb, enable_logging=False, **fields)
+
+
+@pytest.mark.parametrize("name", list(zoo.ZOO))
+def test_a_tight_plan_equals_plain(name, no_warnings):
+    batch = zoo.batch_of(name)
+    config = config_of(budget_for(lambda: zoo.make(name), batch))
+    plain = zoo.train(zoo.make(name), batch, steps=3)
+    model = memscale.wrap(zoo.make(name), config)
+    zoo.assert_same(plain, zoo.train(model, batch, steps=3))
+    plan = model._memscale_executor.plan
+    assert not plan.provisional
+    assert plan.predicted_peak_bytes <= plan.budget_bytes - plan.margin_bytes
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert", "t5", "vit", "resnet"])
+def test_a_tight_plan_recomputes(name, recomputed, no_warnings):
+    batch = sizes.batch_of(name)
+    config = config_of(budget_for(lambda: sizes.make(name), batch))
+    model = memscale.wrap(sizes.make(name), config)
+    args, kwargs = batch
+    loss = sizes.loss_of(model(*args, **kwargs))
+    recomputed.clear()  # the analysis tried them, too
+    loss.backward()
+    plan = model._memscale_executor.plan
+    assert set(recomputed) == {layer for layer, techniques in plan.layers.items() if techniques}
+    assert recomputed
+
+
+def test_a_sample_settles_the_plan_at_once():
+    args, kwargs = sizes.batch_of("gpt2")
+    config = config_of(budget_for(lambda: sizes.make("gpt2"), (args, kwargs)))
+    early = memscale.wrap(sizes.make("gpt2"), config, args or kwargs)
+    late = memscale.wrap(sizes.make("gpt2"), config)
+    assert late._memscale_executor.plan.provisional
+    sizes.loss_of(late(*args, **kwargs)).backward()
+    assert early._memscale_executor.plan.to_json() == late._memscale_executor.plan.to_json()
+    assert early._memscale_executor.plan.fingerprint == late._memscale_executor.plan.fingerprint
+
+
+class Spy(nn.Module):
+    """Says what it saw of the world: devices of its inputs, calls of its hooks."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(zoo.Block() for _ in range(3))
+        self.calls = 0
+        self.seen = []
+
+    def forward(self, x):
+        self.calls += 1
+        self.seen.append(x.device.type)
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def test_nothing_is_left_of_the_analysis():
+    model = Spy()
+    seen = []
+    model.register_forward_hook(lambda *args: seen.append("after"))
+    model.register_forward_pre_hook(lambda *args: seen.append("before"))
+    model.blocks[1].register_full_backward_hook(lambda *args: seen.append("backward"))
+    before = snapshot(model)
+    memscale.wrap(model, memscale.Config(force_optimize=True, enable_logging=False))
+    model(zoo.floats(4, 16)).sum().backward()
+    assert seen == ["before", "after", "backward"]
+    assert model.calls == 1
+    assert model.seen == ["cpu"]
+    memscale.detach(model)
+    model.calls, model.seen = 0, []
+    model.zero_grad()
+    zoo.assert_same(snapshot(model), before)
+
+
+def test_hooks_that_make_weights_take_part():
+    def build():
+        torch.manual_seed(0)
+        model = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.Tanh()) for _ in range(3)))
+        for block in model:
+            nn.utils.spectral_norm(block[0])
+        return model
+
+    results = []
+    for wrapped in (False, True):
+        model = build()
+        if wrapped:
+            memscale.wrap(model, config_of(1.0))
+        loss = model(zoo.floats(8, 64)).sum()
+        loss.backward()
+        results.append([loss, *(p.grad for p in model.parameters()), *model.buffers()])
+    zoo.assert_same(*results)
+
+
+class Noted(zoo.Block):
+    """Notes where its inputs are, outside of the model."""
+
+    places: list = []  # noqa: RUF012
+
+    def forward(self, x):
+        Noted.places.append(x.device.type)
+        return super().forward(x)
+
+
+def test_what_cannot_fit_is_refused_before_anything_runs():
+    model = memscale.wrap(zoo.Chain(Noted, 3), config_of(1e-6))
+    Noted.places.clear()
+    with pytest.raises(memscale.BudgetError) as error:
+        model(zoo.floats(4, 16))
+    assert error.value.smallest_peak_bytes > 1000
+    assert set(Noted.places) == {"meta"}
+
+
+def test_a_step_that_cannot_be_analysed_is_measured(caplog):
+    class Reads(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks = nn.ModuleList(zoo.Block() for _ in range(3))
+
+        def forward(self, x):
+            for block in self.blocks:
+                if x.sum().item() == 12345:
+                    raise AssertionError
+                x = block(x)
+            return x
+
+    plain, model = Reads().eval(), Reads().eval()  # no dropout
+    model.load_state_dict(plain.state_dict())
+    with caplog.at_level(logging.INFO, "memscale"):
+        memscale.wrap(model, memscale.Config("aggressive", force_optimize=True))
+        for m in (plain, model):
+            m(zoo.floats(4, 16)).sum().backward()
+    assert "measured as it runs" in caplog.text
+    assert model._memscale_executor.plan.n_recomputed > 0
+    zoo.assert_same([p.grad for p in plain.parameters()], [p.grad for p in model.parameters()])
+
+
+# ---- Batches that change ----
+
+
+def repeated(batch, n):
+    args, kwargs = batch
+    return tuple(torch.cat([a] * n) for a in args), {k: torch.cat([v] * n) for k, v in kwargs.items()}
+
+
+def gradients(model, batch, recomputed=None):
+    args, kwargs = batch
+    model.zero_grad()
+    torch.manual_seed(3)
+    loss = sizes.loss_of(model(*args, **kwargs))
+    if recomputed is not None:
+        recomputed.clear()  # the analysis tried them, too
+    loss.backward()
+    return [loss.detach(), *(p.grad for p in model.parameters())]
+
+
+def test_a_larger_batch_gets_a_plan_of_its_own(caplog, recomputed):
+    batch = sizes.batch_of("gpt2")
+    plain, model = sizes.make("gpt2"), sizes.make("gpt2")
+    model.load_state_dict(plain.state_dict())
+    config = memscale.Config(memory_budget_gb=0.040)
+    with caplog.at_level(logging.INFO, "memscale"):
+        memscale.wrap(model, config)
+        for n in (1, 2, 1, 2, 2):
+            given = repeated(batch, n)
+            zoo.assert_same(gradients(plain, given), gradients(model, given, recomputed))
+            plan = model._memscale_executor.plan
+            assert (plan.n_recomputed > 0) == (n == 2)
+            assert plan.predicted_peak_bytes <= plan.budget_bytes - plan.margin_bytes
+            assert bool(recomputed) == (n == 2)
+    said = [record.message for record in caplog.records if "batches of" in record.message]
+    assert len(said) == 2  # one for each shape, not for each batch
+
+
+def test_a_batch_that_cannot_fit_is_refused_before_it_runs():
+    batch = sizes.batch_of("gpt2")
+    model = memscale.wrap(sizes.make("gpt2"), config_of(0.040))
+    gradients(model, batch)
+    with pytest.raises(memscale.BudgetError):
+        gradients(model, repeated(batch, 64))
+    gradients(model, batch)
+    assert model._memscale_executor.plan.n_recomputed == 0
+
+
+def test_smaller_batches_cost_nothing(monkeypatch):
+    batch = repeated(sizes.batch_of("gpt2"), 2)
+    model = memscale.wrap(sizes.make("gpt2"), config_of(0.040))
+    gradients(model, batch)
+    plan = model._memscale_executor.plan
+    monkeypatch.setattr(_planner, "profile_step", None)  # whoever profiles again fails
+    for n in (1, 2, 1):
+        gradients(model, repeated(sizes.batch_of("gpt2"), n))
+        assert model._memscale_executor.plan is plan
+
+
+def long_gpt2():
+    model = sizes.make("gpt2")
+    model.transformer.wpe = nn.Embedding(256, model.config.n_embd)
+    return model
+
+
+def test_lengths_are_profiled_once(monkeypatch):
+    calls = []
+    real = _planner.profile_step
+    monkeypatch.setattr(_planner, "profile_step", lambda *args, **named: calls.append(named) or real(*args, **named))
+    plain, model = long_gpt2(), long_gpt2()
+    model.load_state_dict(plain.state_dict())
+    memscale.wrap(model, config_of(0.040))
+    used = set()
+    for length in (40, 64, 72, 100, 40, 128, 96, 131, 64):
+        ids = sizes.tokens(4, length)
+        batch = ((), {"input_ids": ids, "labels": ids})
+        zoo.assert_same(gradients(plain, batch), gradients(model, batch))
+        plan = model._memscale_executor.plan
+        used.add(plan.fingerprint)
+        assert plan.predicted_peak_bytes <= plan.budget_bytes - plan.margin_bytes
+    assert [named["shapes"] for named in calls] == [False, True]
+    assert len(used) > 1
+
+
+def test_evaluation_is_left_alone():
+    model = memscale.wrap(sizes.make("gpt2"), config_of(0.040))
+    gradients(model, sizes.batch_of("gpt2"))
+    plan = model._memscale_executor.plan
+    with torch.no_grad():
+        args, kwargs = repeated(sizes.batch_of("gpt2"), 64)
+        model(*args, **kwargs)
+    assert model._memscale_executor.plan is plan
+
+
+# ---- Layers that turn out not to be repeatable ----
+
+
+class Dice(nn.Module):
+    throws = itertools.count(1)
+
+    def __init__(self, is_loaded):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(256, 1024), nn.Tanh(), nn.Linear(1024, 256))
+        self.is_loaded = is_loaded
+
+    def forward(self, x):
+        return self.inner(x) * (1 / next(Dice.throws) if self.is_loaded else 1)
+
+
+def test_others_make_up_for_a_layer_that_cannot_be_recomputed():
+    def build():
+        return nn.Sequential(*(Dice(i == 4) for i in range(6)))
+
+    x = zoo.floats(4096, 256)
+    model = memscale.wrap(build(), config_of(0.170), x)
+    assert model._memscale_executor.plan.layers["4"] == ("recompute",)
+    with pytest.warns(memscale.MemScaleWarning, match="'4'"):
+        model(x).sum().backward()
+    plan = model._memscale_executor.plan
+    assert plan.layers["4"] == ()
+    assert plan.n_recomputed > 0
+    assert plan.predicted_peak_bytes <= plan.budget_bytes
