@@ -273,10 +273,10 @@ def _state_names(state: int) -> tuple[str, ...]:
 
 
 def _parts(sizes: list[int], peak_bytes: int) -> dict[str, int]:
-    """By name; what is left of the peak are blocks that are larger than what was asked for."""
+    """By name. The rest: blocks that are larger than what was asked for, and what the engine rounds up."""
     if not any(sizes):
         return {}
-    return {**dict(zip(PARTS, sizes)), "unused": max(0, peak_bytes - sum(sizes))}
+    return {**dict(zip(PARTS, sizes)), "rest": max(0, peak_bytes - sum(sizes))}
 
 
 def _gb(n_bytes: int) -> str:

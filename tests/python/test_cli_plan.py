@@ -1,21 +1,25 @@
 """`memscale plan`: what it takes, what it writes, what it ends with."""
 
+import ast
 import contextlib
 import io
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import textwrap
 import time
 import xml.etree.ElementTree
+from pathlib import Path
 
 import pytest
 import torch
 
 import memscale
-from memscale import Plan, _plan_command, cli
+from memscale import Plan, _core, _plan_command, cli
+from memscale.plans import _TECHNIQUES
 
 TRAIN = """
 import torch
@@ -232,3 +236,40 @@ def test_a_large_model_in_time():
     seconds = time.monotonic() - start
     assert done.returncode in (0, 3), done.stderr
     assert seconds < 60  # 6 s by itself; tests share their machine
+
+
+# Documents
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_command_in_a_document_is_one():
+    for document in ("README.md", "docs/PLANNING.md"):
+        found = re.findall(r"^(?:\$ )?(memscale plan .*?)(?: > \S+)?$", (ROOT / document).read_text(), re.MULTILINE)
+        assert found
+        for line in found:
+            assert cli._parser().parse_args(shlex.split(line)[1:]).model
+
+
+def test_the_example_of_the_readme(command, monkeypatch):
+    """As it is there, but for figures."""
+    monkeypatch.setenv("COLUMNS", "90")
+    text = re.search(r"```\n\$ memscale plan (.*)\n([^`]*)```", (ROOT / "README.md").read_text())
+    code, output, errors = command(*shlex.split(text.group(1)))
+    assert (code, errors) == (0, "")
+
+    def words(lines):
+        return [re.sub(r"[^a-z]+", " ", line) for line in lines.splitlines()]
+
+    assert words(output) == words(text.group(2))
+
+
+def test_the_tables_of_the_document():
+    """Actions and states with their numbers, techniques as plans have them."""
+    text = (ROOT / "docs/PLANNING.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| ([a-z ]+) \| `(\(.*?\))` \|", text, re.MULTILINE)
+    assert [(int(number), name) for number, name, _ in rows] == [(i, _core.action_name(i)) for i in range(10)]
+    assert [ast.literal_eval(techniques) for *_, techniques in rows] == [names for names, _ in _TECHNIQUES.values()]
+    rows = re.findall(r'^\| (\d+) \| `"([0-9a-z ]+)"` \|', text, re.MULTILINE)
+    assert [(int(bit), name) for bit, name in rows] == [(1 << i, _core.state_name(1 << i)) for i in range(5)]
+    assert _core.state_name(32) == "?"
