@@ -20,6 +20,7 @@ _PARTS = (
     ("buffers, inputs", "inputs", ("buffers", "inputs")),
     ("library workspaces", "libraries", ("libraries",)),
     ("allocator waste", "unused", ("unused",)),
+    ("rest, rounded up", "rest", ("rest",)),
 )
 
 
@@ -84,7 +85,7 @@ def part_lines(
         width: of the terminal.
     """
     peak_bytes, low_bytes, high_bytes = peak
-    sizes = [(names[width < 72], sum(parts.get(key, 0) for key in keys)) for *names, keys in _PARTS]
+    sizes = [(names[width < 72], sum(parts[key] for key in keys)) for *names, keys in _PARTS if keys[0] in parts]
     label = max(len(name) for name, _ in sizes)
     gap = 2 if width >= 24 else 1
     indent = label + 7 + 2 * gap

@@ -214,7 +214,7 @@ def _larger_budget(steps: Steps, request: Request, peak_bytes: int) -> float | N
         with contextlib.suppress(BudgetError):
             larger = dataclasses.replace(request, budget_bytes=n_bytes, margin_bytes=n_bytes // MARGIN_PARTS)
             larger.create(steps.profile, steps.half(larger))
-            return n_bytes / 1e9
+            return float(n_bytes / 1e9)
     return None
 
 

@@ -105,7 +105,8 @@ class Plan:
             optimizer), ``"offload"`` (optimizer state in host memory), ``"offload gradients"``, ``"tile loss"``.
         baseline_peak_bytes: the peak when nothing is done.
         predicted_peak_bytes: the peak with this plan.
-        parts: what that peak is made of; empty where that is not known.
+        parts: what that peak is made of, ``"rest"`` being blocks larger than what was asked for and what the engine
+            rounds up; empty where that is not known.
         place: where that peak is: the layer, or None, and the phase; None where that is not known.
         budget_bytes: what the plan may use.
         margin_bytes: of the budget, left free for what a prediction may be wrong by.
@@ -273,10 +274,10 @@ def _state_names(state: int) -> tuple[str, ...]:
 
 
 def _parts(sizes: list[int], peak_bytes: int) -> dict[str, int]:
-    """By name; what is left of the peak are blocks that are larger than what was asked for."""
+    """By name. The rest: blocks that are larger than what was asked for, and what the engine rounds up."""
     if not any(sizes):
         return {}
-    return {**dict(zip(PARTS, sizes)), "unused": max(0, peak_bytes - sum(sizes))}
+    return {**dict(zip(PARTS, sizes)), "rest": max(0, peak_bytes - sum(sizes))}
 
 
 def _gb(n_bytes: int) -> str:

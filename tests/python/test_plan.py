@@ -108,6 +108,18 @@ def test_a_dry_run_leaves_no_trace(gpt2, quiet_config):
     assert all(p.grad is None for p in model.parameters())
 
 
+@pytest.mark.profiled
+def test_a_dry_run_is_what_wrap_does(quiet_config):
+    model = zoo.make("gpt2")
+    args, kwargs = zoo.batch_of("gpt2")
+    sample = {"input_ids": args[0], **kwargs}
+    plan = memscale.plan(model, sample, config=quiet_config)
+    memscale.wrap(model, quiet_config, sample_input=sample)
+    assert model._memscale_executor.plan.to_json() == plan.to_json()
+    assert memscale.plan(model, sample, config=quiet_config).to_json() == plan.to_json()  # wrapped, too
+    assert memscale.plan(model, transformers.BatchEncoding(sample), config=quiet_config).to_json() == plan.to_json()
+
+
 def test_a_dry_run_of_a_model_without_memory(gpt2, quiet_config):
     model, sample, *_ = gpt2
     with torch.device("meta"):

@@ -70,7 +70,7 @@ def simulations(profile):
     n = len(profile.units())
     plans = [None, array("i", [1] * n).tobytes(), array("i", [i % 2 for i in range(n)]).tobytes()]
     flags = (0, _core.SIMULATE_ALLOCATOR, _core.SIMULATE_ALLOCATOR | _core.SIMULATE_ENGINE_THREAD)
-    return profile.units(), [profile.simulate(plan, GPU, 100, 0, flag) for plan in plans for flag in flags]
+    return profile.units(), [profile.simulate(plan, GPU, 100, 0, flag, 0) for plan in plans for flag in flags]
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_frontiers(batches):
     """The first point recomputes as much as a simulation says; the others trade bytes for time."""
     profile = batches[1]
     units = [name for name, *_ in profile.units()]
-    kept = profile.simulate(None, CPU, 0, 0, 0)["step_ns"]
+    kept = profile.simulate(None, CPU, 0, 0, 0, 0)["step_ns"]
     for i, name in enumerate(units):
         points = profile.frontier(i, CPU)
         keeps, n_bytes, times, saved = zip(*points)
@@ -175,7 +175,7 @@ def test_frontiers(batches):
         assert list(times) == sorted(set(times), reverse=True)
         assert {a + b for a, b in zip(times, saved)} == {times[0] + saved[0]}
         plan = array("i", [unit == name for unit in units])
-        assert profile.simulate(plan.tobytes(), CPU, 0, 0, 0)["step_ns"] - kept == times[0] + saved[0]
+        assert profile.simulate(plan.tobytes(), CPU, 0, 0, 0, 0)["step_ns"] - kept == times[0] + saved[0]
         if ".h." in name:
             both = _core.KEEP_ATTENTION | _core.KEEP_PRODUCTS
             assert keeps == (0, _core.KEEP_ATTENTION, _core.KEEP_PRODUCTS, both, _core.KEEP_ALL)

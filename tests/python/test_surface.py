@@ -21,6 +21,8 @@ SURFACE = {
     "MemScaleWarning": None,
     "Measurement": None,
     "OptimizationMode": None,
+    "ParetoPoint": None,
+    "Plan": None,
     "Prediction": None,
     "Profile": None,
     "__version__": None,
@@ -30,6 +32,9 @@ SURFACE = {
     "optimize": "(model: 'nn.Module', optimizer: 'torch.optim.Optimizer | None' = None, "
     "config: 'Config | None' = None, sample_input: 'Any' = None) -> 'Iterator[Executor]'",
     "measure_peak": "(fn: 'Callable[[], Any]', device: 'str | torch.device | None' = None) -> 'Measurement'",
+    "plan": "(model: 'nn.Module', sample_input: 'Any' = None, optimizer: 'torch.optim.Optimizer | None' = None, "
+    "config: 'Config | None' = None, *, device: 'str | torch.device | None' = None, precision: 'str | None' = None, "
+    "loss: 'Callable[[Any], torch.Tensor] | None' = None) -> 'Plan'",
     "predict": "(model: 'nn.Module', sample_input: 'Any', optimizer: 'torch.optim.Optimizer | None' = None, "
     "config: 'Config | None' = None, *, loss: 'Callable[[Any], torch.Tensor] | None' = None, "
     "precision: 'str | None' = None, device: 'str | torch.device | None' = None, "
@@ -58,7 +63,8 @@ def test_public_names_of_plan_and_executor():
     from memscale.plans import Plan
 
     assert [n for n in vars(Plan) if not n.startswith("_")] == [
-        "settled", "n_recomputed", "to_json", "from_json", "check_units", "describe",
+        "settled", "n_recomputed", "n_changed", "explain", "pareto", "to_html", "to_json", "from_json", "check_units",
+        "groups", "describe",
     ]  # fmt: skip
     assert {"attach", "detach"} <= {n for n in vars(Executor) if not n.startswith("_")}
 
@@ -67,7 +73,7 @@ def test_commands():
     from memscale.cli import _parser
 
     names = re.findall(r"^ {4}(\w+)", _parser().format_help(), re.MULTILINE)
-    assert names == ["env", "doctor", "calibrate", "estimate"]
+    assert names == ["env", "doctor", "calibrate", "estimate", "plan"]
     assert 'memscale = "memscale.cli:main"' in (Path(__file__).parents[2] / "pyproject.toml").read_text()
 
 
