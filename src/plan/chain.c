@@ -51,6 +51,23 @@ ms__value ms__chain_play(const ms__chain *chain, const uint8_t *choices) {
     return value;
 }
 
+int64_t ms__chain_least_peak(const ms__chain *chain) {
+    int64_t least = chain->between_bytes[0], held = 0;
+    for (int32_t i = 0; i < chain->n; i++) {
+        int64_t least_held = INT64_MAX, least_here = INT64_MAX;
+        for (int32_t o = 0; o < chain->units[i].n_options; o++) {
+            const ms__option *option = &chain->units[i].options[o];
+            int64_t here = larger(option->forward_bytes, option->backward_bytes);
+            if (here < least_here) least_here = here;
+            if (option->held_bytes < least_held) least_held = option->held_bytes;
+        }
+        least = larger(least, held + least_here);
+        held += least_held;
+        least = larger(least, held + chain->between_bytes[i + 1]);
+    }
+    return least;
+}
+
 /* ---- Ticks ---- */
 
 bool ms__chain_has_copies(const ms__chain *chain) {

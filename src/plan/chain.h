@@ -52,6 +52,9 @@ typedef struct ms__value {
 /* Play the chain: `choices` has an index into the options of each unit. */
 ms__value ms__chain_play(const ms__chain *chain, const uint8_t *choices);
 
+/* What no plan is below: every unit does what is least, each for itself. */
+int64_t ms__chain_least_peak(const ms__chain *chain);
+
 /* Ticks that waiting for a backlog takes. */
 int32_t ms__chain_wait_ticks(const ms__chain *chain, int32_t backlog);
 

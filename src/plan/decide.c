@@ -13,6 +13,7 @@
 
 #define GRAINS 8192     /* of the memory that is taken when nothing is done */
 #define MAX_TRIES 64    /* of limits: each is what the one before lacked */
+#define MAX_PLANS 128   /* of a variant, where each is simulated several times */
 #define SKIP_PRESSURE 4 /* the smart skip: a peak under 1/4 of the budget */
 
 /* ---- Variants ---- */
@@ -65,6 +66,7 @@ ms_status ms__decision_open(ms__decision *d) {
             d->baseline_ns = v.chain.base_ns;
             status = find_baseline(d, &v, kept);
         }
+        v.least_bytes = ms__chain_least_peak(&v.chain);
         if (v.chain.host_limit_bytes >= 0) insert_variant(d, &v);
     }
     return status;
@@ -81,6 +83,12 @@ void ms__decision_close(ms__decision *d) {
 static void write_actions(const ms__variant *v, const uint8_t *choices, int64_t n_units, int32_t *out) {
     memset(out, 0, (size_t)n_units * sizeof *out);
     for (int32_t i = 0; i < v->chain.n; i++) out[v->chain.units[i].unit] = v->chain.units[i].options[choices[i]].action;
+}
+
+/* Is torch's allocator simulated? */
+static bool allocates(const ms__decision *d) {
+    const ms_rates *rates = d->request->rates;
+    return d->request->simulation & MS_SIMULATE_ALLOCATOR && rates != NULL && rates->capability > 0;
 }
 
 /* The step of a variant under the actions at hand. Errors: MS_E_BUDGET if it does not run within `limit_bytes`. */
@@ -136,10 +144,9 @@ static ms_status find_needed(const ms__decision *d, const ms__variant *v, const 
     ms_status status = simulate(d, v, choices, &played);
     if (status != MS_OK) return status;
     int64_t peak = ms__simulated_peak(&played), scatter = 0;
-    bool allocates = d->request->simulation & MS_SIMULATE_ALLOCATOR && d->request->rates->capability > 0;
     for (int64_t i = 0; i < d->request->profile->n_units; i++) /* the events know two variants of a unit */
         d->actions[i] = ms__variant_of(d->actions[i]) == MS__LEAN ? MS_ACTION_RECOMPUTE : MS_ACTION_KEEP;
-    if (allocates && peak <= most_bytes) status = find_scatter(d, v, most_bytes - peak, &scatter);
+    if (allocates(d) && peak <= most_bytes) status = find_scatter(d, v, most_bytes - peak, &scatter);
     *out = peak + scatter;
     return status;
 }
@@ -209,6 +216,16 @@ static ms_status keep_best(ms__decision *d, const ms__variant *v, ms__candidate 
  * time. Where there is none of these, what fits takes longer than they would.
  */
 
+/* Where each plan takes several simulations to appraise, the list has one for every so many ticks. */
+static int64_t stride_of(const ms__decision *d, const ms__variant *v) {
+    return allocates(d) ? v->chain.max_ticks / MAX_PLANS + 1 : 1;
+}
+
+static int64_t end_of_stride(const ms__decision *d, const ms__variant *v, int64_t ticks) {
+    int64_t stride = stride_of(d, v), end = ticks / stride * stride + stride - 1;
+    return end < v->chain.max_ticks ? end : v->chain.max_ticks;
+}
+
 static bool set_pass(ms__variant *v, int pass) {
     ms__chain_set_ticks(&v->chain, false);
     v->waits = pass > 0;
@@ -228,6 +245,7 @@ static ms_status try_fastest(ms__decision *d, ms__variant *v, ms__search *search
     while (limit > 0) {
         int64_t ticks = ms__search_fastest(search, limit, v->chain.max_ticks, choices);
         if (ticks == MS__NO_TICKS) return MS_OK;
+        ticks = ms__search_leanest(search, end_of_stride(d, v, ticks), choices);
         limit = ms__search_peak(search, ticks) - 1;
         if (ms__chain_play(&v->chain, choices).peak_bytes > d->usable_bytes) continue;
         ms__candidate found;
@@ -292,8 +310,8 @@ static ms_status consider(ms__decision *d, const ms__variant *v, const uint8_t *
 
 /* From the leanest by its chain on, until no other can be leaner. */
 static ms_status try_leanest(ms__decision *d, ms__variant *v, ms__search *search, const goal *aim, uint8_t *choices) {
-    int64_t most = (aim->max_ns - v->chain.base_ns) / v->chain.tick_ns;
-    while (most >= 0) {
+    int64_t most = (aim->max_ns - v->chain.base_ns) / v->chain.tick_ns, stride = stride_of(d, v);
+    while ((most -= (most + 1) % stride) >= 0) { /* to the end of a stride */
         int64_t ticks = ms__search_leanest(search, most, choices);
         if (ticks == MS__NO_TICKS) return MS_OK;
         int64_t least = ms__search_peak(search, ticks) - ms__search_slack(search);
@@ -322,10 +340,17 @@ static ms_status find_leanest_of(ms__decision *d, ms__variant *v, const goal *ai
     return status;
 }
 
+/* Those first that may be the leanest: the others are soon beaten. */
 static ms_status find_leanest(ms__decision *d, const goal *aim) {
+    bool done[MS__N_STATES] = {false};
     ms_status status = MS_OK;
-    for (int32_t i = 0; i < d->n_variants && status == MS_OK; i++)
-        if (d->variants[i].chain.base_ns <= aim->max_ns) status = find_leanest_of(d, &d->variants[i], aim);
+    for (int32_t n = 0; n < d->n_variants && status == MS_OK; n++) {
+        int32_t next = -1;
+        for (int32_t i = 0; i < d->n_variants; i++)
+            if (!done[i] && (next < 0 || d->variants[i].least_bytes < d->variants[next].least_bytes)) next = i;
+        done[next] = true;
+        if (d->variants[next].chain.base_ns <= aim->max_ns) status = find_leanest_of(d, &d->variants[next], aim);
+    }
     return status;
 }
 

@@ -19,9 +19,10 @@ typedef struct ms__variant {
     uint32_t state;
     const ms__basis *basis;
     ms__chain chain;
-    int64_t host_bytes; /* that the state takes */
-    int64_t least_ns;   /* with ticks as they are set: a plan counts as no faster */
-    bool waits;         /* ticks are set so that plans which wait for the link fit */
+    int64_t host_bytes;  /* that the state takes */
+    int64_t least_bytes; /* no plan has a lower peak */
+    int64_t least_ns;    /* with ticks as they are set: a plan counts as no faster */
+    bool waits;          /* ticks are set so that plans which wait for the link fit */
 } ms__variant;
 
 typedef struct ms__decision {

@@ -175,7 +175,6 @@ static ms_plan_request step_request(const ms_profile *profile, int64_t budget_by
     request.host_limit_bytes = 6000;
     request.actions = (1U << MS_N_ACTIONS) - 1;
     request.states = MS_STATE_HALF | MS_STATE_OFFLOAD | MS_STATE_TILE_LOSS;
-    request.simulation = MS_SIMULATE_ALLOCATOR;
     return request;
 }
 
@@ -206,6 +205,10 @@ TEST(plan_create_from_a_step) {
     check_every_failure(trade_plans);
     shared_request = step_request(profile, 1);
     check_every_failure(refuse_plan);
+    shared_request.simulation = MS_SIMULATE_ALLOCATOR; /* which takes 2 MiB and more */
+    check_every_failure(refuse_plan);
+    shared_request.budget_bytes = 4 << 20;
+    check_every_failure(create_plan);
     ms_profile_destroy(profile);
 }
 
