@@ -27,7 +27,7 @@ import transformers
 
 import memscale
 from memscale import _models
-from memscale.plan import Plan
+from memscale.plans import Plan
 
 # name, batches (the second is used for no tuning), length
 CASES = [

@@ -26,7 +26,7 @@ import torch
 import transformers
 
 import memscale
-from memscale.plan import Plan
+from memscale.plans import Plan
 
 transformers.logging.set_verbosity_error()
 

@@ -101,13 +101,13 @@ def is_whole(model: nn.Module, precision: str | None) -> bool:
 class Steps:
     """The step that is planned for, traced in the precisions and at the batches that it is asked for, when it is."""
 
-    def __init__(self, trace: Trace, batch: int, *, can_be_half: bool) -> None:
+    def __init__(self, trace: Trace, batch: int, *, can_be_half: bool, known: Profile | None = None) -> None:
         self._trace = trace
         self._can_be_half = can_be_half
         self._known: dict[tuple[str | None, int | None], Profile | None] = {}
         self.batch = batch  # 0: there is none, or it cannot be another
         self.seconds = math.inf  # that a trace takes; the first one also imports
-        self.profile = self._traced(None, None)
+        self.profile = known or self._traced(None, None)
 
     def half(self, request: Request, batch: int | None = None) -> Profile | None:
         """The step in 16 bits, if the request has a use for it. A model that cannot be traced so stays as it is."""
@@ -147,10 +147,22 @@ def make(
     try:
         return request.create(steps.profile, steps.half(request))
     except BudgetError as error:
-        text = "".join(_advice(error, steps, config, request, capabilities, words))
-        advised = BudgetError(f"{str(error).rstrip('.')}{text}")
-        advised.smallest_peak_bytes = error.smallest_peak_bytes
-        raise advised from None
+        raise advised(error, steps, config, request, capabilities, words) from None
+
+
+def advised(
+    error: BudgetError,
+    steps: Steps,
+    config: Config,
+    request: Request,
+    capabilities: Capabilities = EXECUTOR,
+    words: Words = _WORDS,
+) -> BudgetError:
+    """The same error, and what would fit."""
+    text = "".join(_advice(error, steps, config, request, capabilities, words))
+    better = BudgetError(f"{str(error).rstrip('.')}{text}")
+    better.smallest_peak_bytes = error.smallest_peak_bytes
+    return better
 
 
 # What would fit

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import torch
 from torch import nn
 
 from . import _core, _devices, _memory
+from ._dry_run import Steps, advised
 from ._planning import Request
 from .config import Config
 from .errors import BudgetError, MemScaleError
 from .plans import Plan
-from .profiles import Profile, profile_step, shape_of
+from .profiles import Profile, profile_step, resized, shape_of
 
 Shape = tuple[int, int]
 
@@ -43,6 +45,7 @@ class Planner:
         self._may_change: list[bool] = []
         self._guard: _core.Guard | None = None
         self._knows_shapes = False
+        self._seconds = 0.0  # that the last profile took
         self._base: Plan | None = None
         self._plans: dict[Any, Plan] = {}  # by number of the guard, or by shape
 
@@ -59,7 +62,22 @@ class Planner:
         """
         self.known = self._profile(args, kwargs)
         self.shape = shape_of(args, kwargs)
-        return self.again(excluded)
+        try:
+            return self.again(excluded)
+        except BudgetError as error:
+            raise self._advised(error, args, kwargs) from None
+
+    def _advised(self, error: BudgetError, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BudgetError:
+        """The same error, and what would fit."""
+        shape = shape_of(args, kwargs)
+
+        def trace(precision: str | None, batch: int | None) -> Profile:
+            new = shape if batch is None else (batch, shape[1])
+            return self._profile(*resized((args, kwargs), shape, new))
+
+        steps = Steps(trace, shape[0], can_be_half=False, known=self.known)
+        steps.seconds = self._seconds
+        return advised(error, steps, self.config, self.request)
 
     def again(self, excluded: set[str]) -> Plan:
         """The plan anew, where these layers have to be kept."""
@@ -121,4 +139,7 @@ class Planner:
 
     def _profile(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, shapes: bool = False) -> Profile:
         only_static = self.config.replace(use_static_profiling=True, use_empirical_fallback=False)
-        return profile_step(self.model, args, kwargs, self._optimizer, only_static, shapes=shapes, quietly=True)
+        start = time.monotonic()
+        found = profile_step(self.model, args, kwargs, self._optimizer, only_static, shapes=shapes, quietly=True)
+        self._seconds = time.monotonic() - start
+        return found

@@ -77,7 +77,7 @@ static int64_t wanted_ticks(const ms__chain *chain) {
 
 /* What a unit may add to the time of the step at most. */
 static int64_t most_ns(const ms__chain *chain, const ms__chain_unit *unit, bool waits) {
-    int64_t most = 0, wait_ns = 2 * chain->link.max_ticks * chain->link.tick_ns;
+    int64_t most = 0, wait_ns = INT64_C(2) * chain->link.max_ticks * chain->link.tick_ns;
     for (int32_t o = 0; o < unit->n_options; o++) {
         const ms__option *option = &unit->options[o];
         if (option->waits && !waits) continue;
@@ -87,7 +87,7 @@ static int64_t most_ns(const ms__chain *chain, const ms__chain_unit *unit, bool 
 }
 
 void ms__chain_set_ticks(ms__chain *chain, bool waits) {
-    int64_t range = 2 * chain->link.max_ticks * chain->link.tick_ns;
+    int64_t range = INT64_C(2) * chain->link.max_ticks * chain->link.tick_ns;
     for (int32_t i = 0; i < chain->n; i++) range = ms__later(range, most_ns(chain, &chain->units[i], waits));
     chain->tick_ns = range / wanted_ticks(chain) + 1;
     int64_t most = ms__chain_wait_ticks(chain, chain->link.max_ticks);

@@ -194,9 +194,12 @@ static ms_status find_fastest_of(ms__decision *d, ms__variant *v) {
     bool found = status == MS_OK && kept.peak_bytes <= d->usable_bytes;
     if (found) return keep_best(d, v, &kept, choices, false);
     for (int pass = 0; pass < 2 && !found && status == MS_OK && set_pass(v, pass); pass++) {
+        int64_t ticks = v->chain.max_ticks; /* slower than what another variant has is of no use */
+        if (d->best.choices != NULL) ticks = (d->best.step_ns - v->chain.base_ns) / v->chain.tick_ns;
+        if (d->best.choices != NULL && v->least_ns > d->best.step_ns) break;
         ms__arena arena = {0};
         ms__search *search = NULL;
-        status = ms__search_new(&arena, &v->chain, v->chain.max_ticks, &search);
+        status = ms__search_new(&arena, &v->chain, ticks, &search);
         if (status == MS_OK) status = try_fastest(d, v, search, choices, &found);
         ms__arena_free(&arena);
     }
@@ -283,27 +286,43 @@ static size_text show(int64_t bytes) {
 static const char *const part_names[MS_N_CATEGORIES] = {"activations", "parameters",      "buffers",     "inputs",
                                                         "gradients",   "optimizer state", "temporaries", "libraries"};
 
+static const char *const phase_names[MS_N_PHASES] = {
+    "no phase", "forward", "the loss", "backward", "the optimizer step", "the optimizer step", "no phase"};
+
+/* What the peak is made of, what is under 2 % left out; where only units are known, what no plan changes. */
+static void show_parts(const ms__decision *d, const ms_simulation_summary *played, char *out, size_t n) {
+    size_t used = 0;
+    for (int c = 0; c < MS_N_CATEGORIES; c++)
+        if (played->parts[c] > d->best.peak_bytes / 50 && used < n)
+            used += (size_t)snprintf(out + used, n - used, "%s%s %s", used == 0 ? ": " : ", ", part_names[c],
+                                     show(played->parts[c]).text);
+    if (d->request->profile->step == NULL)
+        (void)snprintf(out, n,
+                       "parameters, gradients and optimizer state are %s of it; a smaller batch or shorter "
+                       "inputs lower the rest",
+                       show(d->request->profile->state_bytes).text);
+}
+
 /* Nothing fits: say how close the leanest plan comes and what is in the way. */
 static ms_status refuse(ms__decision *d) {
     ms_status status = MS_OK;
-    char parts[256] = "", kept_free[64] = "";
+    char parts[256] = "", kept_free[64] = "", place[160] = "";
     const ms__variant *v = NULL;
     for (int32_t i = 0; i < d->n_variants; i++)
         if (d->variants[i].state == d->best.state) v = &d->variants[i];
     ms_simulation_summary played = {.peak_unit = -1};
-    if (v != NULL && v->basis->runs[MS__KEPT] != NULL) status = simulate(d, v, d->best.choices, &played);
+    if (v != NULL && v->basis->runs[MS__KEPT] != NULL) {
+        status = simulate(d, v, d->best.choices, &played);
+        const char *name = played.peak_unit >= 0 ? d->request->profile->units[played.peak_unit].name : "between layers";
+        (void)snprintf(place, sizeof place, "it is in %s, %.96s", phase_names[played.peak_phase], name);
+    }
     if (status != MS_OK) return status;
-    size_t used = 0;
-    for (int c = 0; c < MS_N_CATEGORIES; c++)
-        if (played.parts[c] > d->best.peak_bytes / 50 && used < sizeof parts)
-            used += (size_t)snprintf(parts + used, sizeof parts - used, "%s%s %s", used == 0 ? ": " : ", ",
-                                     part_names[c], show(played.parts[c]).text);
+    show_parts(d, &played, parts, sizeof parts);
     if (d->request->margin_bytes > 0)
         (void)snprintf(kept_free, sizeof kept_free, ", of which %s stay free", show(d->request->margin_bytes).text);
-    const char *where = played.peak_unit >= 0 ? d->request->profile->units[played.peak_unit].name : "no one layer";
     return ms__fail_value(MS_E_BUDGET, d->best.peak_bytes,
-                          "the smallest peak that may be reached is %s, the budget is %s%s. It is in %.64s%s",
-                          show(d->best.peak_bytes).text, show(d->request->budget_bytes).text, kept_free, where, parts);
+                          "the smallest peak that may be reached is %s, the budget is %s%s; %s%s",
+                          show(d->best.peak_bytes).text, show(d->request->budget_bytes).text, kept_free, place, parts);
 }
 
 /* ---- What a unit got, and what it did not ---- */
@@ -392,7 +411,7 @@ static ms_status choose(ms__decision *d) {
     }
     status = find_fastest(d);
     if (status != MS_OK || d->best.choices != NULL) return status;
-    status = find_leanest(d, INT64_MAX); /* which may fit where a whole grain does not */
+    status = find_leanest(d, INT64_MAX);
     return status == MS_OK && d->best.peak_bytes > d->usable_bytes ? refuse(d) : status;
 }
 

@@ -111,7 +111,7 @@ static void plan_again(const ms_profile *profile, const ms_plan_summary *old, ui
         int64_t smallest = ms_error_value();
         REQUIRE(smallest > usable);
         request.margin_bytes = 0;
-        request.budget_bytes = smallest;
+        request.budget_bytes = smallest > 0 ? smallest : 1;
         status = ms_plan_create(&request, &plan); /* which is enough, if it is a budget at all */
         REQUIRE(status == MS_OK || (status == MS_E_LIMIT && smallest > INT64_MAX / 8));
         usable = smallest;

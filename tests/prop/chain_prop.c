@@ -31,10 +31,10 @@ static int64_t n_chains(void) { return setting("MEMSCALE_PROP_N", 500); }
 static int64_t some_bytes(const problem *p, int64_t most) { return up_to(most) * p->step; }
 
 static ms__option random_option(const problem *p, bool first) {
-    ms__option o = {.held_bytes = one_in(10) ? -some_bytes(p, 3) : some_bytes(p, 40),
-                    .forward_bytes = some_bytes(p, 60),
-                    .backward_bytes = some_bytes(p, 60),
-                    .hide_ticks = (int32_t)up_to(4)};
+    ms__option o = {.held_bytes = one_in(10) ? -some_bytes(p, 3) : some_bytes(p, 40)};
+    o.forward_bytes = some_bytes(p, 60);
+    o.backward_bytes = some_bytes(p, 60);
+    o.hide_ticks = (int32_t)up_to(4);
     if (first) return o;
     o.ticks = (int32_t)up_to(12);
     if (!one_in(3) || p->chain.link.tick_ns == 0) return o;
@@ -48,9 +48,11 @@ static void random_chain(problem *p, int32_t n, int32_t n_options) {
     memset(p, 0, sizeof *p);
     p->step = one_in(3) ? 1 : one_in(2) ? 512 : (int64_t)1 << 30;
     p->chain = (ms__chain){.units = p->units, .n = n, .between_bytes = p->between, .tick_ns = 1 + up_to(20)};
-    if (!one_in(4))
-        p->chain.link =
-            (ms__link){.tick_ns = 1 + up_to(30), .tick_bytes = some_bytes(p, 8), .max_ticks = (int32_t)(3 + up_to(9))};
+    if (!one_in(4)) {
+        p->chain.link = (ms__link){.tick_ns = 1 + up_to(30)};
+        p->chain.link.tick_bytes = some_bytes(p, 8);
+        p->chain.link.max_ticks = (int32_t)(3 + up_to(9));
+    }
     p->chain.host_limit_bytes = some_bytes(p, 40 * n);
     if (one_in(2)) p->chain.host_level_bytes = p->step * (1 + up_to(30));
     for (int32_t i = 0; i < n; i++) {

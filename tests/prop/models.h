@@ -3,6 +3,7 @@
  * A model is drawn as a list of calls: units of different sizes in the order of their forward, some called again later,
  * some whose result a much later call still needs, with tensors between them. It is then written as a trace with its
  * units kept and as one with them recomputed, in whole sizes and in half of them; or it is units and sizes alone.
+ * Numbers are drawn one statement after the other: C leaves the order within an initializer open.
  */
 #ifndef TESTS_MODELS_H
 #define TESTS_MODELS_H
@@ -80,7 +81,8 @@ static inline void random_model(model *m) {
         m->calls[c].user = behind == 0 ? c : one_in(4) ? c + 1 + up_to(behind - 1) : one_in(8) ? c : c + 1;
     }
     m->input = some_bytes(m);
-    m->loss = some_bytes(m) / (one_in(2) ? 1 : 16);
+    m->loss = some_bytes(m);
+    if (one_in(2)) m->loss /= 16;
     m->knows_lean = !one_in(12);
     m->has_optimizer = !one_in(6);
 }
@@ -221,20 +223,16 @@ static inline ms_profile *plain_profile(const model *m) {
     static const int64_t rows[] = {0, 1, 32, 2048};
     ms_unit units[MAX_UNITS];
     for (int64_t u = 0; u < m->n_units; u++) {
-        int64_t saved = some_bytes(m) * 4;
-        units[u] =
-            (ms_unit){.name = unit_names[u],
-                      .param_bytes = m->params[u],
-                      .saved_bytes = saved,
-                      .boundary_bytes = one_in(8) ? saved : up_to(saved / (one_in(2) ? 1 : 8)),
-                      .n_rows = rows[up_to(3)],
-                      .flags = (one_in(8) ? 0 : (uint32_t)MS_UNIT_ELIGIBLE) | (one_in(16) ? 0 : (uint32_t)MS_UNIT_RUN)};
+        ms_unit *unit = &units[u];
+        *unit = (ms_unit){.name = unit_names[u], .param_bytes = m->params[u], .saved_bytes = some_bytes(m) * 4};
+        unit->boundary_bytes = one_in(8) ? unit->saved_bytes : up_to(unit->saved_bytes / (one_in(2) ? 1 : 8));
+        unit->n_rows = rows[up_to(3)];
+        if (!one_in(8)) unit->flags |= MS_UNIT_ELIGIBLE;
+        if (!one_in(16)) unit->flags |= MS_UNIT_RUN;
     }
-    ms_profile_view view = {.struct_bytes = sizeof view,
-                            .units = units,
-                            .n_units = m->n_units,
-                            .state_bytes = some_bytes(m) * 8,
-                            .rest_bytes = one_in(3) ? 0 : some_bytes(m)};
+    ms_profile_view view = {.struct_bytes = sizeof view, .units = units, .n_units = m->n_units};
+    view.state_bytes = some_bytes(m) * 8;
+    view.rest_bytes = one_in(3) ? 0 : some_bytes(m);
     ms_profile *profile = NULL;
     CHECK_STATUS(ms_profile_create(&view, &profile), MS_OK);
     return profile;
@@ -251,14 +249,12 @@ typedef struct problem {
 } problem;
 
 static inline ms_rates random_rates(void) {
-    ms_rates rates = {.struct_bytes = sizeof rates,
-                      .capability = one_in(4)   ? 0
-                                    : one_in(2) ? 86
-                                                : 90,
-                      .fp32_gflops = 1 + up_to(2000),
-                      .memory_mb_per_s = 1 + up_to(one_in(2) ? 100 : 100000),
-                      .launch_ns = up_to(2000),
-                      .dispatch_ns = up_to(5000)};
+    ms_rates rates = {.struct_bytes = sizeof rates};
+    rates.capability = one_in(4) ? 0 : one_in(2) ? 86 : 90;
+    rates.fp32_gflops = 1 + up_to(2000);
+    rates.memory_mb_per_s = 1 + up_to(one_in(2) ? 100 : 100000);
+    rates.launch_ns = up_to(2000);
+    rates.dispatch_ns = up_to(5000);
     if (rates.capability == 0 || one_in(4)) return rates;
     rates.to_device_mb_per_s = 1 + up_to(one_in(2) ? 100 : 50000);
     rates.from_device_mb_per_s = 1 + up_to(one_in(2) ? 100 : 50000);
@@ -270,28 +266,35 @@ static inline uint32_t random_mask(uint32_t all, uint32_t usual) {
     return one_in(3) ? all : one_in(2) ? usual : (uint32_t)next_random() & all;
 }
 
+static inline int64_t random_slowdown(void) {
+    if (one_in(6)) return -1;
+    return one_in(6) ? 0 : up_to(one_in(8) ? 1000000000 : 400000);
+}
+
+static inline int64_t random_host_limit(int64_t scale) {
+    if (one_in(3)) return up_to(100 * scale);
+    return one_in(2) ? up_to(1000 * scale) : (int64_t)1 << 40;
+}
+
 static inline void random_request(problem *p, bool has_step) {
     static const uint32_t flags[] = {0, MS_PLAN_FORCE, MS_PLAN_FASTEST, MS_PLAN_FASTEST | MS_PLAN_FORCE};
     int64_t scale = p->model.scale;
     for (int64_t u = 0; u < MAX_UNITS; u++) p->may_change[u] = !one_in(6);
-    p->request = (ms_plan_request){.struct_bytes = sizeof p->request,
-                                   .profile = p->profile,
-                                   .half_profile = p->half,
-                                   .rates = has_step ? &p->rates : NULL,
-                                   .n_multiprocessors = 108,
-                                   .margin_bytes = one_in(2) ? 0 : up_to(100 * scale),
-                                   .host_limit_bytes = one_in(3)   ? up_to(100 * scale)
-                                                       : one_in(2) ? up_to(1000 * scale)
-                                                                   : (int64_t)1 << 40,
-                                   .slowdown_ppm = one_in(6)   ? -1
-                                                   : one_in(6) ? 0
-                                                               : up_to(one_in(8) ? 1000000000 : 400000),
-                                   .may_change = one_in(2) ? p->may_change : NULL,
-                                   .actions = random_mask((1U << MS_N_ACTIONS) - 1, 1U << MS_ACTION_RECOMPUTE),
-                                   .states = one_in(2) ? 0 : random_mask(MS_STATE_ALL, MS_STATE_8BIT),
-                                   .simulation = (uint32_t)up_to(31),
-                                   .flags = flags[up_to(3)]};
-    if (one_in(2)) p->request.simulation &= ~(uint32_t)MS_SIMULATE_ALLOCATOR;
+    ms_plan_request *r = &p->request;
+    *r = (ms_plan_request){.struct_bytes = sizeof *r,
+                           .profile = p->profile,
+                           .half_profile = p->half,
+                           .rates = has_step ? &p->rates : NULL,
+                           .n_multiprocessors = 108};
+    r->margin_bytes = one_in(2) ? 0 : up_to(100 * scale);
+    r->host_limit_bytes = random_host_limit(scale);
+    r->slowdown_ppm = random_slowdown();
+    r->may_change = one_in(2) ? p->may_change : NULL;
+    r->actions = random_mask((1U << MS_N_ACTIONS) - 1, 1U << MS_ACTION_RECOMPUTE);
+    r->states = one_in(2) ? 0 : random_mask(MS_STATE_ALL, MS_STATE_8BIT);
+    r->simulation = (uint32_t)up_to(31);
+    r->flags = flags[up_to(3)];
+    if (one_in(2)) r->simulation &= ~(uint32_t)MS_SIMULATE_ALLOCATOR;
 }
 
 /* The problem of a case: a step three times of four, else units alone. */

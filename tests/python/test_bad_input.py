@@ -141,12 +141,13 @@ def test_a_trainer_without_a_model():
         memscale.wrap(Trainer())
 
 
+@pytest.mark.profiled
 def test_a_budget_that_cannot_be_met(quiet_config):
     config = quiet_config.replace(memory_budget_gb=1e-4)
     args, kwargs = zoo.batch_of("encoder")
     model = zoo.make("encoder")
     with pytest.raises(
-        memscale.BudgetError, match="smallest peak.*the budget is 0.100 MB.*optimizer state take.*A smaller batch"
+        memscale.BudgetError, match="smallest peak.*the budget is 0.100 MB.*optimizer state 0.*What would fit"
     ) as error:
         memscale.wrap(model, config, sample_input=args)
     assert error.value.smallest_peak_bytes > 1e5
@@ -155,7 +156,7 @@ def test_a_budget_that_cannot_be_met(quiet_config):
     with pytest.raises(memscale.BudgetError):
         model(*args, **kwargs)
     memscale.detach(model)
-    enough = config.replace(memory_budget_gb=error.value.smallest_peak_bytes / 1e9 * 1.01)
+    enough = config.replace(memory_budget_gb=error.value.smallest_peak_bytes / 1e9 * 1.02)
     memscale.wrap(model, enough, sample_input=args)
     assert model._memscale_executor.plan.fits
 

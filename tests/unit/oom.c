@@ -88,6 +88,20 @@ static void check_every_failure(scenario *run) {
     }
 }
 
+/* Not every failure is an error: what NVRTC says may get lost, and what cannot be kept is not. */
+static void check_most_failures(scenario *run) {
+    for (int mode = 0; mode < 2; mode++) {
+        ms_status status = MS_OK;
+        int64_t k = 0;
+        for (; run_failing(run, k, mode == 1, &status); k++) {
+            CHECK(status == MS_E_NO_MEMORY || (status == MS_OK && k > 0));
+            check_nothing_left();
+        }
+        CHECK_STATUS(status, MS_OK);
+        CHECK(k > 1);
+    }
+}
+
 /* Long enough for several blocks of an arena and several growths of a vector. */
 static const char *long_document(void) {
     static char text[16384];
@@ -144,6 +158,57 @@ TEST(plan_create) {
     ms_profile_destroy(profile);
 }
 
+static const ms_rates link_rates = {.struct_bytes = sizeof(ms_rates),
+                                    .capability = 90,
+                                    .fp32_gflops = 10,
+                                    .memory_mb_per_s = 1000,
+                                    .to_device_mb_per_s = 512,
+                                    .from_device_mb_per_s = 512,
+                                    .dispatch_ns = 1000};
+
+/* Everything that may be done to a step, with a budget that takes some of it. */
+static ms_plan_request step_request(const ms_profile *profile, int64_t budget_bytes) {
+    ms_plan_request request = request_of(profile, budget_bytes, MS_PLAN_FASTEST);
+    request.half_profile = profile;
+    request.rates = &link_rates;
+    request.n_multiprocessors = 132;
+    request.host_limit_bytes = 6000;
+    request.actions = (1U << MS_N_ACTIONS) - 1;
+    request.states = MS_STATE_HALF | MS_STATE_OFFLOAD | MS_STATE_TILE_LOSS;
+    request.simulation = MS_SIMULATE_ALLOCATOR;
+    return request;
+}
+
+static ms_status refuse_plan(void) {
+    ms_plan *plan = NULL;
+    ms_status status = ms_plan_create(&shared_request, &plan);
+    CHECK(plan == NULL);
+    return status == MS_E_BUDGET ? MS_OK : status;
+}
+
+static ms_status trade_plans(void) {
+    ms_pareto_point points[4];
+    int64_t n = -1;
+    ms_status status = ms_plan_pareto(&shared_request, points, 4, &n);
+    CHECK((status == MS_OK) == (n > 0));
+    return status;
+}
+
+TEST(plan_create_from_a_step) {
+    ms_profile *profile = two_unit_profile();
+    shared_request = step_request(profile, 17000);
+    check_every_failure(create_plan);
+    shared_request.flags = 0;
+    shared_request.slowdown_ppm = 300000;
+    check_every_failure(create_plan);
+    shared_request.flags = MS_PLAN_RECOMPUTE_ALL;
+    check_every_failure(create_plan);
+    check_every_failure(trade_plans);
+    shared_request = step_request(profile, 1);
+    check_every_failure(refuse_plan);
+    ms_profile_destroy(profile);
+}
+
 static ms_plan *shared_plan;
 static char *shared_text;
 
@@ -163,6 +228,14 @@ static ms_status read_plan(void) {
     return status;
 }
 
+static ms_status explain_plan(void) {
+    char *text = NULL;
+    ms_status status = ms_plan_explain(shared_plan, &text);
+    CHECK((status == MS_OK) == (text != NULL));
+    ms_free(text);
+    return status;
+}
+
 static ms_status match_plan(void) { return ms_plan_check_units(shared_plan, long_units, N_UNITS); }
 
 TEST(plans_as_files) {
@@ -171,6 +244,7 @@ TEST(plans_as_files) {
     check_every_failure(write_plan);
     check_every_failure(read_plan);
     check_every_failure(match_plan);
+    check_every_failure(explain_plan);
     ms_free(shared_text);
     ms_plan_destroy(shared_plan);
 }
@@ -228,12 +302,18 @@ static ms_status trace_profile(void) {
     return status;
 }
 
-static uint32_t simulation_flags;
+static uint32_t simulation_flags, simulation_state;
 
 static ms_status simulate(void) {
     const ms_rates rates = {.struct_bytes = sizeof rates, .capability = 90, .fp32_gflops = 1, .memory_mb_per_s = 1};
-    const ms_simulation_request request = {
-        .struct_bytes = sizeof request, .profile = shared_profile, .rates = &rates, .flags = simulation_flags};
+    const int32_t actions[] = {simulation_state == 0 ? MS_ACTION_KEEP : MS_ACTION_OFFLOAD, MS_ACTION_RECOMPUTE};
+    const ms_simulation_request request = {.struct_bytes = sizeof request,
+                                           .profile = shared_profile,
+                                           .actions = actions,
+                                           .n_actions = 2,
+                                           .rates = &rates,
+                                           .flags = simulation_flags,
+                                           .state = simulation_state};
     ms_simulation *sim = NULL;
     ms_status status = ms_simulate(&request, &sim);
     CHECK((status == MS_OK) == (sim != NULL));
@@ -249,6 +329,8 @@ TEST(steps) {
     check_every_failure(read_profile);
     check_every_failure(simulate);
     simulation_flags = MS_SIMULATE_ALLOCATOR;
+    check_every_failure(simulate);
+    simulation_state = MS_STATE_ALL;
     check_every_failure(simulate);
     ms_free(shared_text);
     ms_profile_destroy(shared_profile);
@@ -274,6 +356,20 @@ static ms_status go_to_shape(void) {
     return status;
 }
 
+/* The guard has a plan that does not fit at a larger shape. Where there is no memory to plan for a whole bucket, it may
+ * still be enough for the shape itself, so not every failure is an error. */
+static ms_status guard_shapes(void) {
+    ms_guard *guard = NULL;
+    const ms_plan *plan = NULL;
+    ms_status status = ms_guard_create(&shared_request, shared_plan, &guard);
+    CHECK((status == MS_OK) == (guard != NULL));
+    if (status == MS_OK) status = ms_guard_check(guard, 5, 70, &plan);
+    CHECK((status == MS_OK) == (plan != NULL));
+    if (status == MS_OK) CHECK(plan != shared_plan);
+    ms_guard_destroy(guard);
+    return status;
+}
+
 static ms_status find_frontier(void) {
     ms_rates rates = {.struct_bytes = sizeof rates, .fp32_gflops = 1, .memory_mb_per_s = 1};
     ms_frontier_point points[MS_FRONTIER_MAX_POINTS];
@@ -291,6 +387,28 @@ TEST(shapes_and_frontiers) {
     check_every_failure(go_to_shape);
     check_every_failure(find_frontier);
     for (int i = 0; i < N_SHAPES; i++) ms_profile_destroy(shared_profiles[i]);
+    ms_profile_destroy(shared_profile);
+}
+
+static int64_t peak_at(int64_t batch, int64_t length) {
+    ms_profile *other = NULL;
+    CHECK_STATUS(ms_profile_at(shared_profile, batch, length, &other), MS_OK);
+    ms_plan_request request = step_request(other, INT64_MAX / 8);
+    ms_plan *plan = plan_of(&request);
+    int64_t peak = summary_of(plan).baseline_peak_bytes;
+    ms_plan_destroy(plan);
+    ms_profile_destroy(other);
+    return peak;
+}
+
+TEST(guards) {
+    static const ms__shape shapes[N_SHAPES] = {{2, 64}, {4, 64}, {2, 96}, {4, 96}, {2, 45}, {4, 45}, {3, 70}};
+    CHECK_STATUS(try_fit(shapes, N_SHAPES, NOTHING_ODD, &shared_profile), MS_OK);
+    shared_request = step_request(shared_profile, peak_at(5, 70) - 1);
+    shared_request.states = 0;
+    shared_plan = plan_of(&shared_request);
+    check_most_failures(guard_shapes);
+    ms_plan_destroy(shared_plan);
     ms_profile_destroy(shared_profile);
 }
 
@@ -397,20 +515,6 @@ TEST(hw_detect) {
     tree_remove(machine);
 }
 
-/* Not every failure is an error: what NVRTC says may get lost, and what cannot be kept is not. */
-static void check_most_failures(scenario *run) {
-    for (int mode = 0; mode < 2; mode++) {
-        ms_status status = MS_OK;
-        int64_t k = 0;
-        for (; run_failing(run, k, mode == 1, &status); k++) {
-            CHECK(status == MS_E_NO_MEMORY || (status == MS_OK && k > 0));
-            check_nothing_left();
-        }
-        CHECK_STATUS(status, MS_OK);
-        CHECK(k > 1);
-    }
-}
-
 static ms_status create_gpu(void) {
     ms_gpu_options options = fake_options("");
     ms_gpu *gpu = NULL;
@@ -460,9 +564,9 @@ TEST(gpu_use) {
     tree_remove(machine);
 }
 
-SUITE(oom, CASE(json_read), CASE(plan_create), CASE(plans_as_files), CASE(profiles), CASE(steps),
-      CASE(shapes_and_frontiers), CASE(hardware_records), CASE(rates), CASE(units_find), CASE(allocator),
-      CASE(hw_detect), CASE(gpu_create), CASE(gpu_use));
+SUITE(oom, CASE(json_read), CASE(plan_create), CASE(plan_create_from_a_step), CASE(guards), CASE(plans_as_files),
+      CASE(profiles), CASE(steps), CASE(shapes_and_frontiers), CASE(hardware_records), CASE(rates), CASE(units_find),
+      CASE(allocator), CASE(hw_detect), CASE(gpu_create), CASE(gpu_use));
 
 int main(int argc, char **argv) {
     static const test_suite *const suites[] = {&oom_suite};

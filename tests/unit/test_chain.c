@@ -7,7 +7,7 @@
 #include "sim/roofline.h"
 
 #define MAX_UNITS 4
-#define GRAIN 512 /* of small chains */
+#define KB 1024
 
 typedef struct small {
     ms__chain chain;
@@ -165,11 +165,11 @@ TEST(ticks_are_rounded_up) {
     s.units[0].options[RECOMPUTE].extra_ns = 1000000;
     s.units[1].options[RECOMPUTE].extra_ns = 2000000;
     ms__chain_set_ticks(chain, true);
-    CHECK_EQ_INT(chain->tick_ns, 3000000 / 1024 + 1);
-    CHECK_EQ_INT(s.units[0].options[RECOMPUTE].ticks, 342); /* 341.3 */
-    CHECK_EQ_INT(s.units[1].options[RECOMPUTE].ticks, 683); /* 682.6 */
+    CHECK_EQ_INT(chain->tick_ns, 3000000 / 8192 + 1);
+    CHECK_EQ_INT(s.units[0].options[RECOMPUTE].ticks, 2725); /* 2724.8 */
+    CHECK_EQ_INT(s.units[1].options[RECOMPUTE].ticks, 5450); /* 5449.6 */
     CHECK_EQ_INT(s.units[0].options[KEEP].ticks, 0);
-    CHECK(chain->max_ticks >= 342 + 683 && chain->max_ticks <= 1024 + 2);
+    CHECK(chain->max_ticks >= 2725 + 5450 && chain->max_ticks <= 8192 + 2);
 }
 
 /* Ticks without waits are finer; either way those that count have room. */
@@ -199,7 +199,7 @@ TEST(ticks_of_endless_times) {
 
 /* ---- Searching ---- */
 
-/* The chain of four that is searched: sizes are multiples of the grain. */
+/* The chain of four that is searched. */
 typedef struct searched {
     small s;
     ms__arena arena;
@@ -208,21 +208,21 @@ typedef struct searched {
 
 static uint32_t next_random(uint32_t *state) { return (*state = *state * 1664525U + 1013904223U) >> 8; }
 
-static int64_t some_bytes(uint32_t *state, uint32_t n) { return (int64_t)(next_random(state) % n) * GRAIN; }
+static int64_t some_bytes(uint32_t *state, uint32_t n) { return (int64_t)(next_random(state) % (n * KB)); }
 
 /* Each unit may be kept, recomputed, offloaded, and offloaded with a wait. */
 static void random_unit(small *s, int32_t unit, uint32_t *random) {
-    const int64_t saved = GRAIN + some_bytes(random, 20), whole = saved + GRAIN * 40 + some_bytes(random, 8);
+    const int64_t saved = KB + some_bytes(random, 20), whole = saved + KB * 40 + some_bytes(random, 8);
     const int32_t hide = (int32_t)(next_random(random) % 6), ticks = 1 + (int32_t)(next_random(random) % 20);
     ms__option option = {.held_bytes = saved, .forward_bytes = whole, .backward_bytes = whole, .hide_ticks = hide};
     add(s, unit, option);
-    option.held_bytes = saved / 8 / GRAIN * GRAIN;
+    option.held_bytes = saved / 8;
     option.extra_ns = ticks;
     option.action = MS_ACTION_RECOMPUTE;
     add(s, unit, option);
     option.held_bytes = some_bytes(random, 2);
     option.copy_bytes = saved - option.held_bytes;
-    option.copy_ticks = (int32_t)(option.copy_bytes / (4 * GRAIN)) + 1;
+    option.copy_ticks = (int32_t)(option.copy_bytes / (4 * KB)) + 1;
     option.extra_ns = 1;
     option.action = MS_ACTION_OFFLOAD;
     add(s, unit, option);
@@ -234,14 +234,15 @@ static void random_unit(small *s, int32_t unit, uint32_t *random) {
 static void open_search(searched *x, uint32_t seed, int64_t host_limit_bytes) {
     *x = (searched){0};
     for (int32_t i = 0; i < MAX_UNITS; i++) random_unit(&x->s, i, &seed);
-    for (int32_t i = 0; i <= MAX_UNITS; i++) x->s.between[i] = GRAIN * 38 + some_bytes(&seed, 12);
+    for (int32_t i = 0; i <= MAX_UNITS; i++) x->s.between[i] = KB * 38 + some_bytes(&seed, 12);
     ms__chain *chain = open_chain(&x->s, MAX_UNITS);
-    chain->link = (ms__link){.tick_ns = 3, .tick_bytes = 4 * GRAIN, .mb_per_s = 1, .max_ticks = 12};
+    chain->link = (ms__link){.tick_ns = 3, .tick_bytes = 4 * KB, .mb_per_s = 1, .max_ticks = 12};
     chain->host_limit_bytes = host_limit_bytes;
-    chain->host_level_bytes = host_limit_bytes == 0 ? 0 : 5 * GRAIN;
+    chain->host_level_bytes = host_limit_bytes == 0 ? 0 : 5 * KB;
     ms__chain_set_ticks(chain, true);
     CHECK_EQ_INT(chain->tick_ns, 1);
     CHECK_STATUS(ms__search_new(&x->arena, chain, chain->max_ticks, &x->search), MS_OK);
+    CHECK_EQ_INT(ms__search_slack(x->search), 0);
 }
 
 static void choices_of(int number, uint8_t choices[MAX_UNITS]) {
@@ -275,7 +276,7 @@ static void check_searches(searched *x) {
     const ms__chain *chain = &x->s.chain;
     uint8_t choices[MAX_UNITS] = {0};
     int64_t highest = ms__chain_play(chain, choices).peak_bytes, longest = chain->max_ticks;
-    for (int64_t limit = GRAIN * 30; limit <= highest + GRAIN; limit += GRAIN) {
+    for (int64_t limit = KB * 30; limit <= highest + KB; limit += 777) {
         for (int64_t max_ticks = longest; max_ticks >= 4; max_ticks /= 4) {
             int64_t wanted = least_ticks(chain, limit, max_ticks);
             CHECK_EQ_INT(ms__search_fastest(x->search, limit, max_ticks, choices), wanted);
@@ -285,11 +286,12 @@ static void check_searches(searched *x) {
         }
     }
     for (int64_t max_ticks = 0; max_ticks <= longest; max_ticks += 1 + max_ticks / 4) {
-        memset(choices, 0, sizeof choices);
-        ms__search_leanest(x->search, max_ticks, choices);
+        int64_t ticks = ms__search_leanest(x->search, max_ticks, choices);
         ms__value v = ms__chain_play(chain, choices);
-        CHECK(v.is_valid && v.ticks <= max_ticks);
+        CHECK(v.is_valid && v.ticks == ticks && ticks <= max_ticks);
         CHECK_EQ_INT(v.peak_bytes, least_peak(chain, max_ticks));
+        CHECK_EQ_INT(v.peak_bytes, ms__search_peak(x->search, ticks));
+        CHECK_EQ_INT(v.peak_bytes, ms__search_peak(x->search, max_ticks));
         CHECK_EQ_INT(v.ticks, least_ticks(chain, v.peak_bytes, max_ticks));
     }
 }
@@ -304,7 +306,7 @@ TEST(searches_against_every_choice) {
 }
 
 TEST(searches_within_host_memory) {
-    static const int64_t limits[] = {1, 5 * GRAIN, 12 * GRAIN, 30 * GRAIN};
+    static const int64_t limits[] = {1, 5 * KB, 12 * KB, 30 * KB};
     for (uint32_t seed = 1; seed <= 12; seed++) {
         searched x;
         open_search(&x, seed + 100, limits[seed % 4]);
@@ -328,7 +330,7 @@ TEST(the_fastest_by_hand) {
     ms__search *search = NULL;
     uint8_t choices[2] = {0};
     ms__chain_set_ticks(chain, true);
-    CHECK_STATUS(ms__search_new(&arena, chain, chain->max_ticks, &search), MS_OK);
+    CHECK_STATUS(ms__search_new(&arena, chain, 1000, &search), MS_OK);
     check_choices(search, 200, 0, KEEP, KEEP);
     check_choices(search, INT64_MAX / 8, 0, KEEP, KEEP);
     check_choices(search, 199, 30, RECOMPUTE, KEEP); /* the second one's backward would be higher still */
@@ -338,24 +340,101 @@ TEST(the_fastest_by_hand) {
     CHECK_EQ_INT(ms__search_fastest(search, 200, -1, choices), MS__NO_TICKS);
     CHECK_EQ_INT(ms__search_fastest(search, 99, 1000, choices), MS__NO_TICKS); /* not even before the first unit */
     CHECK_EQ_INT(ms__search_fastest(search, 0, 1000, choices), MS__NO_TICKS);
+    CHECK_EQ_INT(ms__search_fastest(search, -1, 1000, choices), MS__NO_TICKS);
+    CHECK_EQ_INT(ms__search_leanest(search, 29, choices), 0);
+    CHECK_EQ_INT(ms__search_leanest(search, 30, choices), 30);
+    CHECK_EQ_INT(ms__search_leanest(search, -1, choices), MS__NO_TICKS);
+    ms__arena_free(&arena);
+    CHECK_STATUS(ms__search_new(&arena, chain, 29, &search), MS_OK); /* not made for more */
+    CHECK_EQ_INT(ms__search_fastest(search, 199, 1000, choices), MS__NO_TICKS);
+    CHECK_EQ_INT(ms__search_leanest(search, 1000, choices), 0);
     ms__arena_free(&arena);
 }
 
 TEST(nothing_to_search) {
-    small s = {.between = {77 * GRAIN}};
+    small s = {.between = {77 * KB}};
     ms__chain *chain = open_chain(&s, 0);
     ms__arena arena = {0};
     ms__search *search = NULL;
     uint8_t none = 0;
     ms__chain_set_ticks(chain, true);
-    CHECK_STATUS(ms__search_new(&arena, chain, chain->max_ticks, &search), MS_OK);
-    CHECK_EQ_INT(ms__search_fastest(search, 77 * GRAIN, 0, &none), 0);
-    CHECK_EQ_INT(ms__search_fastest(search, 77 * GRAIN - 1, 0, &none), MS__NO_TICKS);
-    ms__search_leanest(search, 0, &none);
+    CHECK_STATUS(ms__search_new(&arena, chain, 0, &search), MS_OK);
+    CHECK_EQ_INT(ms__search_fastest(search, 77 * KB, 0, &none), 0);
+    CHECK_EQ_INT(ms__search_fastest(search, 77 * KB - 1, 0, &none), MS__NO_TICKS);
+    CHECK_EQ_INT(ms__search_leanest(search, 0, &none), 0);
+    ms__arena_free(&arena);
+}
+
+/* Sizes are counted in cells of which a plan has less than 2^25: a byte here, and 4096 of them for 80 GiB. */
+TEST(cells_of_large_chains) {
+    static const struct {
+        int64_t state, saved, cell, slack;
+    } table[] = {{1000, 1, 1, 0},
+                 {(1 << 25) - 100, 7, 1, 0},
+                 {1 << 25, 8, 2, 0},
+                 {1 << 25, 7, 2, 2 * 2}, /* a unit, and the end */
+                 {INT64_C(80) << 30, 1 << 20, 4096, 0},
+                 {INT64_C(80) << 30, (1 << 20) + 1, 4096, 2 * 4096}};
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        small s = {.between = {table[i].state, table[i].state}};
+        int64_t peak = table[i].state + table[i].saved;
+        uint8_t choice = 9;
+        add(&s, 0, (ms__option){.held_bytes = table[i].saved, .forward_bytes = peak, .backward_bytes = peak});
+        ms__chain *chain = open_chain(&s, 1);
+        ms__arena arena = {0};
+        ms__search *search = NULL;
+        ms__chain_set_ticks(chain, true);
+        CHECK_STATUS(ms__search_new(&arena, chain, 0, &search), MS_OK);
+        CHECK_EQ_INT(ms__search_slack(search), table[i].slack);
+        CHECK_EQ_INT(ms__search_fastest(search, peak + table[i].slack, 0, &choice), 0);
+        CHECK_EQ_INT(choice, 0);
+        CHECK_EQ_INT(ms__search_fastest(search, peak - 1, 0, &choice), MS__NO_TICKS);
+        int64_t counted = ms__search_peak(search, 0);
+        CHECK(counted >= peak && counted <= peak + table[i].slack && counted % table[i].cell == 0);
+        ms__arena_free(&arena);
+    }
+}
+
+/* So many units with so many states that options are remembered for some of them at a time. */
+TEST(searches_in_blocks) {
+    enum { N = 100 };
+    static ms__chain_unit units[N];
+    static int64_t between[N + 1];
+    ms__chain chain = {.units = units, .between_bytes = between, .n = N};
+    memset(units, 0, sizeof units);
+    for (int32_t i = 0; i < N; i++) {
+        ms__option keep = {.held_bytes = 100 + i, .forward_bytes = 200, .backward_bytes = 200, .hide_ticks = 1};
+        ms__option away = keep;
+        away.held_bytes = 10;
+        away.copy_bytes = 90 + i;
+        away.copy_ticks = 2;
+        away.extra_ns = 1;
+        away.action = MS_ACTION_OFFLOAD;
+        units[i] = (ms__chain_unit){.options = {keep, away}, .n_options = 2, .unit = i};
+    }
+    chain.link = (ms__link){.tick_ns = 10, .tick_bytes = 64, .mb_per_s = 1, .max_ticks = 12};
+    chain.host_limit_bytes = 8000;
+    chain.host_level_bytes = 500;
+    ms__chain_set_ticks(&chain, true);
+    ms__arena arena = {0};
+    ms__search *search = NULL;
+    uint8_t first[N], again[N];
+    CHECK_STATUS(ms__search_new(&arena, &chain, chain.max_ticks, &search), MS_OK);
+    int64_t leanest = ms__search_leanest(search, chain.max_ticks, first);
+    ms__value v = ms__chain_play(&chain, first);
+    CHECK(v.is_valid && v.ticks == leanest && v.peak_bytes == ms__search_peak(search, leanest));
+    for (int64_t ticks = 0; ticks <= leanest; ticks++) { /* back and forth through the blocks */
+        int64_t peak = ms__search_peak(search, ticks), found = ms__search_fastest(search, peak, ticks, first);
+        v = ms__chain_play(&chain, first);
+        CHECK(found <= ticks && v.is_valid && v.ticks <= found && v.peak_bytes <= peak);
+        CHECK_EQ_INT(ms__search_fastest(search, peak, chain.max_ticks, again), found);
+        CHECK(memcmp(first, again, sizeof first) == 0);
+    }
     ms__arena_free(&arena);
 }
 
 SUITE(chain, CASE(units_kept_and_recomputed), CASE(a_chain_of_nothing), CASE(a_backlog_is_on_the_device),
       CASE(backlogs_have_an_end), CASE(waits_in_ticks), CASE(host_memory_in_levels), CASE(ticks_are_rounded_up),
       CASE(ticks_with_and_without_waits), CASE(ticks_of_endless_times), CASE(searches_against_every_choice),
-      CASE(searches_within_host_memory), CASE(the_fastest_by_hand), CASE(nothing_to_search));
+      CASE(searches_within_host_memory), CASE(the_fastest_by_hand), CASE(nothing_to_search),
+      CASE(cells_of_large_chains), CASE(searches_in_blocks));

@@ -278,20 +278,20 @@ TEST(reasons_of_a_step) {
     CHECK_EQ_INT(first.reason, MS_REASON_SAVES);
     CHECK_EQ_INT(first.kept_bytes, 4096 + 2048);
     CHECK_EQ_INT(first.held_bytes, 2048);
-    CHECK_EQ_INT(first.extra_ns, 1101); /* 367 ticks of 3 ns */
+    CHECK_EQ_INT(first.extra_ns, OP_NS); /* in ticks of a nanosecond */
     CHECK_EQ_INT(first.other, MS_ACTION_KEEP);
     CHECK_EQ_INT(first.other_reason, MS_REASON_OVER_BUDGET);
     CHECK_EQ_INT(first.other_bytes, 4096);
-    CHECK_EQ_INT(first.other_ns, -1101);
+    CHECK_EQ_INT(first.other_ns, -OP_NS);
     CHECK_EQ_INT(second.reason, MS_REASON_NOT_NEEDED);
     CHECK_EQ_INT(second.other, MS_ACTION_RECOMPUTE);
     CHECK_EQ_INT(second.other_reason, MS_REASON_NO_GAIN); /* the peak is in its own backward */
     CHECK_EQ_INT(second.other_bytes, 0);
-    CHECK_EQ_INT(second.other_ns, 1101);
+    CHECK_EQ_INT(second.other_ns, OP_NS);
     ms_plan_summary s = summary_of(plan);
     CHECK_EQ_INT(s.baseline_ns, STEP_NS);
-    CHECK_EQ_INT(s.step_ns, STEP_NS + 1101);
-    CHECK_EQ_INT(s.slowdown_ppm, 1101 * INT64_C(1000000) / STEP_NS);
+    CHECK_EQ_INT(s.step_ns, STEP_NS + OP_NS);
+    CHECK_EQ_INT(s.slowdown_ppm, OP_NS * INT64_C(1000000) / STEP_NS);
     CHECK_EQ_INT(s.batch, 4);
     CHECK_EQ_INT(s.length, 128);
     ms_plan_destroy(plan);
