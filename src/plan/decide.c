@@ -152,15 +152,29 @@ static ms_status keep_best(ms__decision *d, const ms__variant *v, ms__candidate 
  * the leanest does not fit has no plan within that time at all.
  */
 
-static bool set_pass(ms__variant *v, int pass) {
+/* The slowest plan with ticks as they are set: the leanest there is. */
+static ms_status find_slowest(ms__variant *v, uint8_t *choices, int64_t *out_ns) {
+    ms__arena arena = {0};
+    ms__search *search = NULL;
+    ms_status status = ms__search_new(&arena, &v->chain, v->chain.max_ticks, &search);
+    int64_t ticks = status == MS_OK ? ms__search_leanest(search, v->chain.max_ticks, choices) : 0;
+    *out_ns = ms__later(v->chain.base_ns, (ticks == MS__NO_TICKS ? 0 : ticks) * v->chain.tick_ns);
+    ms__arena_free(&arena);
+    return status;
+}
+
+/* `*out_more`: is there such a pass? */
+static ms_status set_pass(ms__variant *v, int pass, uint8_t *choices, bool *out_more) {
+    ms_status status = MS_OK;
     ms__chain_set_ticks(&v->chain, false);
     v->waits = pass > 0;
     v->least_ns = 0;
-    if (pass == 0) return true;
-    if (!ms__chain_has_waits(&v->chain)) return false;
-    v->least_ns = ms__later(v->chain.base_ns, v->chain.max_ticks * v->chain.tick_ns);
+    *out_more = pass == 0 || (pass == 1 && ms__chain_has_waits(&v->chain));
+    if (pass == 0 || !*out_more) return MS_OK;
+    if (v->slowest_ns == 0) status = find_slowest(v, choices, &v->slowest_ns);
+    v->least_ns = v->slowest_ns;
     ms__chain_set_ticks(&v->chain, true);
-    return true;
+    return status;
 }
 
 /* ---- The fastest within the budget ---- */
@@ -188,12 +202,15 @@ static ms_status try_fastest(ms__decision *d, ms__variant *v, ms__search *search
 static ms_status find_fastest_of(ms__decision *d, ms__variant *v) {
     uint8_t *choices = ms__arena_array(&d->arena, (size_t)v->chain.n, 1);
     if (choices == NULL) return MS_E_NO_MEMORY;
-    (void)set_pass(v, 0);
+    bool more;
+    ms_status status = set_pass(v, 0, choices, &more);
     ms__candidate kept;
-    ms_status status = ms__decision_appraise(d, v, choices, &kept);
+    if (status == MS_OK) status = ms__decision_appraise(d, v, choices, &kept);
     bool found = status == MS_OK && kept.peak_bytes <= d->usable_bytes;
     if (found) return keep_best(d, v, &kept, choices, false);
-    for (int pass = 0; pass < 2 && !found && status == MS_OK && set_pass(v, pass); pass++) {
+    for (int pass = 0; pass < 2 && !found && status == MS_OK; pass++) {
+        status = set_pass(v, pass, choices, &more);
+        if (status != MS_OK || !more) break;
         int64_t ticks = v->chain.max_ticks; /* slower than what another variant has is of no use */
         if (d->best.choices != NULL) ticks = (d->best.step_ns - v->chain.base_ns) / v->chain.tick_ns;
         if (d->best.choices != NULL && v->least_ns > d->best.step_ns) break;
@@ -238,11 +255,14 @@ static ms_status try_leanest(ms__decision *d, ms__variant *v, ms__search *search
 static ms_status find_leanest_of(ms__decision *d, ms__variant *v, int64_t allowed_ns) {
     uint8_t *choices = ms__arena_array(&d->arena, (size_t)v->chain.n, 1);
     if (choices == NULL) return MS_E_NO_MEMORY;
-    (void)set_pass(v, 0);
+    bool more;
+    ms_status status = set_pass(v, 0, choices, &more);
     ms__candidate kept;
-    ms_status status = ms__decision_appraise(d, v, choices, &kept);
+    if (status == MS_OK) status = ms__decision_appraise(d, v, choices, &kept);
     if (status == MS_OK) status = keep_best(d, v, &kept, choices, true);
-    for (int pass = 0; pass < 2 && status == MS_OK && set_pass(v, pass); pass++) {
+    for (int pass = 0; pass < 2 && status == MS_OK; pass++) {
+        status = set_pass(v, pass, choices, &more);
+        if (status != MS_OK || !more) break;
         if (v->least_ns > allowed_ns) break;
         ms__arena arena = {0};
         ms__search *search = NULL;
@@ -405,8 +425,10 @@ static ms_status choose(ms__decision *d) {
     const ms_plan_request *request = d->request;
     ms_status status = MS_OK;
     if (!(request->flags & MS_PLAN_FASTEST)) {
-        status = find_leanest(d, allowed_ns(d));
+        int64_t most_ns = allowed_ns(d);
+        status = find_leanest(d, most_ns);
         if (status != MS_OK || (d->best.choices != NULL && d->best.peak_bytes <= d->usable_bytes)) return status;
+        if (most_ns == INT64_MAX) return refuse(d); /* there is nothing leaner */
         d->best = (ms__candidate){0};
     }
     status = find_fastest(d);
