@@ -8,10 +8,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "../sim/roofline.h"
 #include "decide.h"
 #include "plan.h"
 
+#define GRAINS 8192     /* of the memory that is taken when nothing is done */
 #define SKIP_PRESSURE 4 /* the smart skip: a peak under 1/4 of the budget */
 
 /* ---- Variants ---- */
@@ -98,6 +98,12 @@ int64_t ms__simulated_peak(const ms_simulation_summary *s) {
     return s->first_peak_bytes > s->steady_peak_bytes ? s->first_peak_bytes : s->steady_peak_bytes;
 }
 
+/* Times that are cut off (roofline.h) still differ by their ticks. */
+static int64_t step_ns(const ms__chain *chain, int64_t ticks) {
+    int64_t most = INT64_MAX / 4;
+    return chain->base_ns + (ticks > most / chain->tick_ns ? most : ticks * chain->tick_ns);
+}
+
 /* What these choices come to. A model that is left alone is exactly as it was simulated. */
 ms_status ms__decision_appraise(const ms__decision *d, const ms__variant *v, const uint8_t *choices,
                                 ms__candidate *out) {
@@ -106,7 +112,7 @@ ms_status ms__decision_appraise(const ms__decision *d, const ms__variant *v, con
     for (int32_t i = 0; i < v->chain.n && alone; i++) alone = choices[i] == 0;
     *out = (ms__candidate){.state = v->state,
                            .peak_bytes = alone ? d->baseline_bytes : value.peak_bytes,
-                           .step_ns = ms__later(v->chain.base_ns, value.ticks * v->chain.tick_ns),
+                           .step_ns = step_ns(&v->chain, value.ticks),
                            .host_bytes = v->host_bytes + value.host_bytes,
                            .waits = v->waits};
     if (out->step_ns < v->least_ns) out->step_ns = v->least_ns;
@@ -124,17 +130,19 @@ static bool is_faster(const ms__candidate *a, const ms__candidate *b) {
     return a->state < b->state;
 }
 
-static bool is_leaner(const ms__candidate *a, const ms__candidate *b) {
+/* Less than a grain of memory is not worth any time. */
+static bool is_leaner(const ms__candidate *a, const ms__candidate *b, int64_t grain) {
     if (b->choices == NULL) return true;
-    if (a->peak_bytes != b->peak_bytes) return a->peak_bytes < b->peak_bytes;
+    if (a->peak_bytes / grain != b->peak_bytes / grain) return a->peak_bytes < b->peak_bytes;
     if (a->step_ns != b->step_ns) return a->step_ns < b->step_ns;
+    if (a->peak_bytes != b->peak_bytes) return a->peak_bytes < b->peak_bytes;
     return a->state < b->state;
 }
 
 static ms_status keep_best(ms__decision *d, const ms__variant *v, ms__candidate *found, const uint8_t *choices,
-                           bool leaner) {
+                           int64_t grain) {
     found->choices = d->best.choices;
-    if (!(leaner ? is_leaner(found, &d->best) : is_faster(found, &d->best))) return MS_OK;
+    if (!(grain > 0 ? is_leaner(found, &d->best, grain) : is_faster(found, &d->best))) return MS_OK;
     uint8_t *copy = ms__arena_array(&d->arena, (size_t)v->chain.n, 1);
     if (copy == NULL) return MS_E_NO_MEMORY;
     memcpy(copy, choices, (size_t)v->chain.n);
@@ -148,30 +156,29 @@ static ms_status keep_best(ms__decision *d, const ms__variant *v, ms__candidate 
  * In order: all units kept, then the leanest plan of each time, as long as it is leaner than those before; these with
  * ticks that are as long as plans without waits need, and once more with longer ones. The latter count as no faster
  * than the slowest of the former, so that times never fall along this list. The same list is behind every decision: the
- * fastest is its first plan that fits, the leanest has the least peak of those within a time. So a budget into which
- * the leanest does not fit has no plan within that time at all.
+ * fastest is its first plan that fits, the leanest has the least peak, in grains, of those that fit and are within a
+ * time. Where there is none of these, what fits takes longer than they would.
  */
 
-/* The slowest plan with ticks as they are set: the leanest there is. */
-static ms_status find_slowest(ms__variant *v, uint8_t *choices, int64_t *out_ns) {
+/* The slowest of the first: the leanest. */
+static ms_status find_slowest(ms__variant *v, uint8_t *choices) {
     ms__arena arena = {0};
     ms__search *search = NULL;
     ms_status status = ms__search_new(&arena, &v->chain, v->chain.max_ticks, &search);
     int64_t ticks = status == MS_OK ? ms__search_leanest(search, v->chain.max_ticks, choices) : 0;
-    *out_ns = ms__later(v->chain.base_ns, (ticks == MS__NO_TICKS ? 0 : ticks) * v->chain.tick_ns);
+    v->slowest_ns = step_ns(&v->chain, ticks == MS__NO_TICKS ? v->chain.max_ticks : ticks);
     ms__arena_free(&arena);
     return status;
 }
 
 /* `*out_more`: is there such a pass? */
 static ms_status set_pass(ms__variant *v, int pass, uint8_t *choices, bool *out_more) {
-    ms_status status = MS_OK;
     ms__chain_set_ticks(&v->chain, false);
     v->waits = pass > 0;
     v->least_ns = 0;
-    *out_more = pass == 0 || (pass == 1 && ms__chain_has_waits(&v->chain));
+    *out_more = pass == 0 || ms__chain_has_waits(&v->chain);
     if (pass == 0 || !*out_more) return MS_OK;
-    if (v->slowest_ns == 0) status = find_slowest(v, choices, &v->slowest_ns);
+    ms_status status = v->slowest_ns == 0 ? find_slowest(v, choices) : MS_OK;
     v->least_ns = v->slowest_ns;
     ms__chain_set_ticks(&v->chain, true);
     return status;
@@ -192,7 +199,7 @@ static ms_status try_fastest(ms__decision *d, ms__variant *v, ms__search *search
         if (status != MS_OK) return status;
         if (found.peak_bytes <= d->usable_bytes) {
             *out_found = true;
-            return keep_best(d, v, &found, choices, false);
+            return keep_best(d, v, &found, choices, 0);
         }
     }
     return MS_OK;
@@ -207,7 +214,7 @@ static ms_status find_fastest_of(ms__decision *d, ms__variant *v) {
     ms__candidate kept;
     if (status == MS_OK) status = ms__decision_appraise(d, v, choices, &kept);
     bool found = status == MS_OK && kept.peak_bytes <= d->usable_bytes;
-    if (found) return keep_best(d, v, &kept, choices, false);
+    if (found) return keep_best(d, v, &kept, choices, 0);
     for (int pass = 0; pass < 2 && !found && status == MS_OK; pass++) {
         status = set_pass(v, pass, choices, &more);
         if (status != MS_OK || !more) break;
@@ -236,48 +243,57 @@ static ms_status find_fastest(ms__decision *d) {
 
 /* ---- The leanest within a time ---- */
 
+/* What is looked for: plans that take at most so long and so much, in grains of memory. */
+typedef struct goal {
+    int64_t max_ns, max_bytes, grain;
+} goal;
+
+static ms_status consider(ms__decision *d, const ms__variant *v, const uint8_t *choices, const goal *aim) {
+    ms__candidate found;
+    ms_status status = ms__decision_appraise(d, v, choices, &found);
+    if (status != MS_OK || found.peak_bytes > aim->max_bytes) return status;
+    return keep_best(d, v, &found, choices, aim->grain);
+}
+
 /* From the leanest by its chain on, until no other can be leaner. */
-static ms_status try_leanest(ms__decision *d, ms__variant *v, ms__search *search, int64_t max_ticks, uint8_t *choices) {
-    for (int64_t most = max_ticks; most >= 0;) {
+static ms_status try_leanest(ms__decision *d, ms__variant *v, ms__search *search, const goal *aim, uint8_t *choices) {
+    int64_t most = (aim->max_ns - v->chain.base_ns) / v->chain.tick_ns;
+    while (most >= 0) {
         int64_t ticks = ms__search_leanest(search, most, choices);
         if (ticks == MS__NO_TICKS) return MS_OK;
-        if (d->best.choices != NULL && ms__search_peak(search, ticks) - ms__search_slack(search) > d->best.peak_bytes)
-            return MS_OK;
+        int64_t least = ms__search_peak(search, ticks) - ms__search_slack(search);
+        bool beaten = d->best.choices != NULL && least / aim->grain > d->best.peak_bytes / aim->grain;
+        if (beaten || least > aim->max_bytes) return MS_OK;
         most = ticks - 1;
-        ms__candidate found;
-        ms_status status = ms__decision_appraise(d, v, choices, &found);
-        if (status == MS_OK) status = keep_best(d, v, &found, choices, true);
+        ms_status status = consider(d, v, choices, aim);
         if (status != MS_OK) return status;
     }
     return MS_OK;
 }
 
-static ms_status find_leanest_of(ms__decision *d, ms__variant *v, int64_t allowed_ns) {
+static ms_status find_leanest_of(ms__decision *d, ms__variant *v, const goal *aim) {
     uint8_t *choices = ms__arena_array(&d->arena, (size_t)v->chain.n, 1);
     if (choices == NULL) return MS_E_NO_MEMORY;
     bool more;
     ms_status status = set_pass(v, 0, choices, &more);
-    ms__candidate kept;
-    if (status == MS_OK) status = ms__decision_appraise(d, v, choices, &kept);
-    if (status == MS_OK) status = keep_best(d, v, &kept, choices, true);
+    if (status == MS_OK) status = consider(d, v, choices, aim); /* all are kept */
     for (int pass = 0; pass < 2 && status == MS_OK; pass++) {
         status = set_pass(v, pass, choices, &more);
         if (status != MS_OK || !more) break;
-        if (v->least_ns > allowed_ns) break;
+        if (v->least_ns > aim->max_ns) break;
         ms__arena arena = {0};
         ms__search *search = NULL;
-        int64_t ticks = (allowed_ns - v->chain.base_ns) / v->chain.tick_ns;
-        status = ms__search_new(&arena, &v->chain, ticks, &search);
-        if (status == MS_OK) status = try_leanest(d, v, search, ticks, choices);
+        status = ms__search_new(&arena, &v->chain, (aim->max_ns - v->chain.base_ns) / v->chain.tick_ns, &search);
+        if (status == MS_OK) status = try_leanest(d, v, search, aim, choices);
         ms__arena_free(&arena);
     }
     return status;
 }
 
-static ms_status find_leanest(ms__decision *d, int64_t allowed_ns) {
+static ms_status find_leanest(ms__decision *d, const goal *aim) {
     ms_status status = MS_OK;
     for (int32_t i = 0; i < d->n_variants && status == MS_OK; i++)
-        if (d->variants[i].chain.base_ns <= allowed_ns) status = find_leanest_of(d, &d->variants[i], allowed_ns);
+        if (d->variants[i].chain.base_ns <= aim->max_ns) status = find_leanest_of(d, &d->variants[i], aim);
     return status;
 }
 
@@ -424,17 +440,18 @@ static ms_status describe(ms__decision *d, ms_plan *plan) {
 static ms_status choose(ms__decision *d) {
     const ms_plan_request *request = d->request;
     ms_status status = MS_OK;
+    bool may_be_slower = true;
     if (!(request->flags & MS_PLAN_FASTEST)) {
-        int64_t most_ns = allowed_ns(d);
-        status = find_leanest(d, most_ns);
-        if (status != MS_OK || (d->best.choices != NULL && d->best.peak_bytes <= d->usable_bytes)) return status;
-        if (most_ns == INT64_MAX) return refuse(d); /* there is nothing leaner */
-        d->best = (ms__candidate){0};
+        const goal leanest = {allowed_ns(d), d->usable_bytes, d->baseline_bytes / GRAINS + 1};
+        status = find_leanest(d, &leanest);
+        if (status != MS_OK || d->best.choices != NULL) return status;
+        may_be_slower = leanest.max_ns < INT64_MAX;
     }
-    status = find_fastest(d);
+    if (may_be_slower) status = find_fastest(d);
     if (status != MS_OK || d->best.choices != NULL) return status;
-    status = find_leanest(d, INT64_MAX);
-    return status == MS_OK && d->best.peak_bytes > d->usable_bytes ? refuse(d) : status;
+    const goal smallest = {.max_ns = INT64_MAX, .max_bytes = INT64_MAX, .grain = 1};
+    status = find_leanest(d, &smallest);
+    return status == MS_OK ? refuse(d) : status;
 }
 
 /* Every unit that may be is recomputed, or none is. */
