@@ -226,15 +226,28 @@ static int64_t end_of_stride(const ms__decision *d, const ms__variant *v, int64_
     return end < v->chain.max_ticks ? end : v->chain.max_ticks;
 }
 
-static bool set_pass(ms__variant *v, int pass) {
+/* The slowest of the first: the leanest. */
+static ms_status find_slowest(ms__variant *v, uint8_t *choices) {
+    ms__arena arena = {0};
+    ms__search *search = NULL;
+    ms_status status = ms__search_new(&arena, &v->chain, v->chain.max_ticks, &search);
+    int64_t ticks = status == MS_OK ? ms__search_leanest(search, v->chain.max_ticks, choices) : 0;
+    v->slowest_ns = step_ns(&v->chain, ticks == MS__NO_TICKS ? v->chain.max_ticks : ticks);
+    ms__arena_free(&arena);
+    return status;
+}
+
+/* `*out_more`: is there such a pass? */
+static ms_status set_pass(ms__variant *v, int pass, uint8_t *choices, bool *out_more) {
     ms__chain_set_ticks(&v->chain, false);
     v->waits = pass > 0;
     v->least_ns = 0;
-    if (pass == 0) return true;
-    if (!ms__chain_has_waits(&v->chain)) return false;
-    v->least_ns = step_ns(&v->chain, v->chain.max_ticks);
+    *out_more = pass == 0 || ms__chain_has_waits(&v->chain);
+    if (pass == 0 || !*out_more) return MS_OK;
+    ms_status status = v->slowest_ns == 0 ? find_slowest(v, choices) : MS_OK;
+    v->least_ns = v->slowest_ns;
     ms__chain_set_ticks(&v->chain, true);
-    return true;
+    return status;
 }
 
 /* ---- The fastest within the budget ---- */
@@ -263,12 +276,15 @@ static ms_status try_fastest(ms__decision *d, ms__variant *v, ms__search *search
 static ms_status find_fastest_of(ms__decision *d, ms__variant *v) {
     uint8_t *choices = ms__arena_array(&d->arena, (size_t)v->chain.n, 1);
     if (choices == NULL) return MS_E_NO_MEMORY;
-    (void)set_pass(v, 0);
+    bool more;
+    ms_status status = set_pass(v, 0, choices, &more);
     ms__candidate kept;
-    ms_status status = ms__decision_appraise(d, v, choices, d->usable_bytes, &kept);
+    if (status == MS_OK) status = ms__decision_appraise(d, v, choices, d->usable_bytes, &kept);
     bool found = status == MS_OK && kept.peak_bytes <= d->usable_bytes;
     if (found) return keep_best(d, v, &kept, choices, 0);
-    for (int pass = 0; pass < 2 && !found && status == MS_OK && set_pass(v, pass); pass++) {
+    for (int pass = 0; pass < 2 && !found && status == MS_OK; pass++) {
+        status = set_pass(v, pass, choices, &more);
+        if (status != MS_OK || !more) break;
         int64_t ticks = v->chain.max_ticks; /* slower than what another variant has is of no use */
         if (d->best.choices != NULL) ticks = (d->best.step_ns - v->chain.base_ns) / v->chain.tick_ns;
         if (d->best.choices != NULL && v->least_ns > d->best.step_ns) break;
@@ -327,9 +343,12 @@ static ms_status try_leanest(ms__decision *d, ms__variant *v, ms__search *search
 static ms_status find_leanest_of(ms__decision *d, ms__variant *v, const goal *aim) {
     uint8_t *choices = ms__arena_array(&d->arena, (size_t)v->chain.n, 1);
     if (choices == NULL) return MS_E_NO_MEMORY;
-    (void)set_pass(v, 0);
-    ms_status status = consider(d, v, choices, aim); /* all are kept */
-    for (int pass = 0; pass < 2 && status == MS_OK && set_pass(v, pass); pass++) {
+    bool more;
+    ms_status status = set_pass(v, 0, choices, &more);
+    if (status == MS_OK) status = consider(d, v, choices, aim); /* all are kept */
+    for (int pass = 0; pass < 2 && status == MS_OK; pass++) {
+        status = set_pass(v, pass, choices, &more);
+        if (status != MS_OK || !more) break;
         if (v->least_ns > aim->max_ns) break;
         ms__arena arena = {0};
         ms__search *search = NULL;
@@ -497,12 +516,14 @@ static ms_status describe(ms__decision *d, ms_plan *plan) {
 static ms_status choose(ms__decision *d) {
     const ms_plan_request *request = d->request;
     ms_status status = MS_OK;
+    bool may_be_slower = true;
     if (!(request->flags & MS_PLAN_FASTEST)) {
         const goal leanest = {allowed_ns(d), d->usable_bytes, d->baseline_bytes / GRAINS + 1};
         status = find_leanest(d, &leanest);
         if (status != MS_OK || d->best.choices != NULL) return status;
+        may_be_slower = leanest.max_ns < INT64_MAX;
     }
-    status = find_fastest(d);
+    if (may_be_slower) status = find_fastest(d);
     if (status != MS_OK || d->best.choices != NULL) return status;
     const goal smallest = {.max_ns = INT64_MAX, .max_bytes = INT64_MAX, .grain = 1};
     status = find_leanest(d, &smallest);

@@ -1,0 +1,234 @@
+#!/usr/bin/env python
+"""Golden plans: what the engine decides for a list of models, cards, modes and budgets, with every technique declared.
+
+Plans are made from stored profiles, so that they change with the engine and with nothing else. Without arguments it
+writes tests/golden/plans.txt and the tables of docs/PLANNING.md anew; review the difference like code.
+
+    python tools/golden_plans.py              write plans and tables
+    python tools/golden_plans.py --profiles   trace the models, too (needs transformers; after a change of the profiler)
+    python tools/golden_plans.py --table      print the table of the documentation
+    python tools/golden_plans.py --explain gpt2-xl/rtx3090/balanced
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import itertools
+import json
+import os
+import sys
+from pathlib import Path
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+from memscale import _core, _devices
+from memscale._planning import EVERYTHING, Request, half_of
+from memscale.config import Config
+from memscale.errors import BudgetError
+from memscale.plans import Plan
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "tests" / "golden"
+PLANS = FOLDER / "plans.txt"
+MADE_WITH = FOLDER / "made_with.json"
+DOCS = ROOT / "docs" / "PLANNING.md"
+
+HOST_GB = 48
+# What is profiled: batch and length (of an image model, only the batch), and the 16 bits of the second profile.
+SUBJECTS = {
+    "gpt2-medium": (4, 512),
+    "gpt2-large": (2, 512),
+    "gpt2-xl": (1, 512),
+    "bert-base": (16, 128),
+    "bert-large": (16, 128),
+    "llama-1b": (2, 2048),
+    "llama-8b": (1, 1024),
+    "t5-base": (8, 256),
+    "vit-base": (32, 0),
+}
+MODES = ("conservative", "balanced", "aggressive")
+CARDS = ("rtx3070", "rtx3060", "rtx4060ti-16gb", "rtx3090")
+IN_TABLE = tuple(name for name in SUBJECTS if name not in ("t5-base", "vit-base"))
+TURING = ("gpt2-medium",)  # profiled in fp16 on a card without bf16, too
+LETTERS = {
+    _core.ACTION_KEEP: "k",
+    _core.ACTION_RECOMPUTE: "r",
+    _core.ACTION_KEEP_BOTH: "b",
+    _core.ACTION_KEEP_PRODUCTS: "p",
+    _core.ACTION_KEEP_ATTENTION: "a",
+    _core.ACTION_OFFLOAD: "o",
+    _core.ACTION_OFFLOAD_NOW: "O",
+    _core.ACTION_RECOMPUTE_OFFLOAD: "i",
+    _core.ACTION_RECOMPUTE_OFFLOAD_NOW: "I",
+    _core.ACTION_TILE: "t",
+}
+WORDS = {"half": "half", "8bit": "8bit", "offload": "state", "offload gradients": "grads", "tile loss": "loss"}
+LEGEND = f"""\
+# Golden plans, one a line: tools/golden_plans.py writes this file, tests/python/test_golden.py makes every line anew.
+#
+# model, batch x length | card | mode | budget in GB ("-": 85 % of the card) | what is done to the model | and to its
+# layers, in order | peak and budget in GB | step in ms, and how much longer than the plain one | host memory in GB
+#
+# model:  half  computed in 16 bits       8bit  moments in 8 bits      state  optimizer state in host memory
+#         grads gradients in host memory  loss  logits and loss in tiles
+# layers: k keep  r recompute  b recompute but for attention and products  p but for products  a but for attention
+#         o offload  O offload at once  i recompute from offloaded inputs  I from inputs offloaded at once  t tile
+#
+# All techniques are declared, {HOST_GB} GB of host memory may be taken. "refused": no plan fits, the least peak is named.
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One plan that is asked for; `budget`: None: 85 % of the card."""
+
+    subject: str
+    card: str
+    mode: str
+    budget: float | None = None
+
+    def __str__(self) -> str:
+        return "/".join([self.subject, self.card, self.mode, *([f"{self.budget:g}"] if self.budget else [])])
+
+
+def cases() -> list[Case]:
+    """In the order of the file."""
+    found = [Case(*each) for each in itertools.product(IN_TABLE, CARDS, MODES)]
+    found += [Case(*each) for each in itertools.product(("t5-base", "vit-base"), ("rtx3070", "rtx3090"), MODES)]
+    found += [Case(subject, "rtx4090", "balanced") for subject in ("gpt2-xl", "llama-1b", "llama-8b")]
+    found += [Case("gpt2-medium", "t4", mode) for mode in MODES]
+    budgets = [
+        ("gpt2-medium", "rtx3090", "conservative", (11.5, 10, 8, 7)),
+        ("gpt2-medium", "rtx3090", "balanced", (11.5, 10, 8, 7, 6, 5, 4, 3)),
+        ("gpt2-medium", "rtx3090", "aggressive", (8, 4, 3, 2)),
+        ("gpt2-medium", "rtx3070", "balanced", (7, 6, 5)),
+        ("gpt2-xl", "rtx3090", "balanced", (20, 16, 12, 10)),
+        ("gpt2-xl", "rtx3090", "aggressive", (20, 12, 8, 6)),
+        ("llama-1b", "rtx3090", "balanced", (23, 16, 12)),
+        ("llama-1b", "rtx3090", "aggressive", (23, 16, 12, 8, 6)),
+        ("t5-base", "rtx3090", "balanced", (8, 6, 4)),
+        ("vit-base", "rtx3090", "balanced", (4, 3, 2)),
+    ]
+    found += [Case(*head, budget) for *head, each in budgets for budget in each]
+    return found
+
+
+# Profiles
+
+
+def precisions(subject: str) -> tuple[str, ...]:
+    return ("fp32", "bf16", "fp16") if subject in TURING else ("fp32", "bf16")
+
+
+def profile_path(subject: str, precision: str) -> Path:
+    batch, length = SUBJECTS[subject]
+    return FOLDER / "profiles" / f"{subject}-{batch}{f'x{length}' if length else ''}-{precision}.json"
+
+
+def trace(subject: str, precision: str) -> str:
+    """The profile as it is today."""
+    import torch
+
+    import memscale
+    from memscale import _models
+
+    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
+    model = _models.make_model(subject, "meta", dtype)
+    batch = _models.make_batch(model.config, *SUBJECTS[subject], "meta", dtype, type(model))
+    return memscale.profile(model, batch, device="t4" if precision == "fp16" else CARDS[0])._core.to_json()
+
+
+def versions() -> dict[str, str]:
+    import torch
+
+    from memscale import _models
+
+    return {"torch": torch.__version__.split("+")[0], "transformers": _models.transformers().__version__}
+
+
+def write_profiles() -> None:
+    for subject in SUBJECTS:
+        for precision in precisions(subject):
+            profile_path(subject, precision).write_text(trace(subject, precision))
+    MADE_WITH.write_text(json.dumps(versions()) + "\n")
+
+
+@functools.lru_cache(None)
+def load(subject: str, precision: str) -> _core.Profile:
+    return _core.profile_from_json(profile_path(subject, precision).read_text())
+
+
+# Plans
+
+
+def request(case: Case) -> Request:
+    host = {} if case.mode == "conservative" else {"max_cpu_offload_gb": HOST_GB}
+    budget = {} if case.budget is None else {"memory_budget_gb": case.budget}
+    return Request.of(Config(case.mode, **host, **budget), _devices.find(case.card), EVERYTHING)
+
+
+def make(case: Case) -> Plan | BudgetError:
+    asked = request(case)
+    half = (half_of(asked.device) or "pure-fp16").removeprefix("pure-")
+    narrow = load(case.subject, half) if asked.wants_half else None
+    try:
+        return asked.create(load(case.subject, "fp32"), narrow)
+    except BudgetError as error:
+        return error
+
+
+def done_to_model(plan: Plan) -> str:
+    return "+".join(WORDS[name] for name in plan.state) or "-"
+
+
+def done_to_layers(plan: Plan) -> str:
+    runs = [(LETTERS[action], len(list(run))) for action, run in itertools.groupby(e.action for e in plan.entries)]
+    return " ".join(f"{n}{letter}" for letter, n in runs)
+
+
+def gb(n_bytes: int) -> str:
+    return f"{n_bytes / 1e9:.3f}"
+
+
+def line(case: Case, plan: Plan | BudgetError) -> str:
+    batch, length = SUBJECTS[case.subject]
+    shape = f"{batch}x{length}" if length else str(batch)
+    budget = "-" if case.budget is None else f"{case.budget:g}"
+    head = f"{case.subject + ' ' + shape:<17} | {case.card:<14} | {case.mode:<12} | {budget:>4}"
+    if isinstance(plan, BudgetError):
+        limit = request(case).budget_bytes
+        return f"{head} | refused: the least is {gb(plan.smallest_peak_bytes)} of {gb(limit)} GB"
+    time = f"{plan.step_seconds * 1e3:.1f} ms {plan.predicted_slowdown * 100:+.1f} %"
+    peak = f"{gb(plan.predicted_peak_bytes)} of {gb(plan.budget_bytes)}"
+    done = "skipped" if plan.skipped else done_to_layers(plan)
+    return f"{head} | {done_to_model(plan)} | {done} | {peak} | {time} | {gb(plan.host_bytes)}"
+
+
+def text() -> str:
+    """The whole file."""
+    groups = itertools.groupby(cases(), key=lambda case: (case.subject, case.budget is None))
+    blocks = ["".join(line(case, make(case)) + "\n" for case in group) for _, group in groups]
+    return "\n".join([LEGEND, *blocks])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--profiles", action="store_true", help="trace the models anew, too")
+    parser.add_argument("--table", action="store_true", help="print the table of the documentation")
+    parser.add_argument("--explain", metavar="CASE", help="print why: model/card/mode[/budget]")
+    asked = parser.parse_args()
+    if asked.explain:
+        subject, card, mode, *budget = asked.explain.split("/")
+        made = make(Case(subject, card, mode, float(budget[0]) if budget else None))
+        print(made.explain() if isinstance(made, Plan) else made, end="")
+        return 0
+    if asked.profiles:
+        write_profiles()
+    PLANS.write_text(text())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
