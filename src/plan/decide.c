@@ -211,7 +211,8 @@ static ms_status keep_best(ms__decision *d, const ms__variant *v, ms__candidate 
  *
  * In order: all units kept, then the leanest plan of each time, as long as it is leaner than those before; these with
  * ticks that are as long as plans without waits need, and once more with longer ones. The latter count as no faster
- * than the slowest of the former, so that times never fall along this list. The same list is behind every decision: the
+ * than the slowest of the former, so that times never fall along this list: where any time will do that is the leanest;
+ * else it is not known, and they count as no faster than any could be. The same list is behind every decision: the
  * fastest is its first plan that fits, the leanest has the least peak, in grains, of those that fit and are within a
  * time. Where there is none of these, what fits takes longer than they would.
  */
@@ -226,28 +227,15 @@ static int64_t end_of_stride(const ms__decision *d, const ms__variant *v, int64_
     return end < v->chain.max_ticks ? end : v->chain.max_ticks;
 }
 
-/* The slowest of the first: the leanest. */
-static ms_status find_slowest(ms__variant *v, uint8_t *choices) {
-    ms__arena arena = {0};
-    ms__search *search = NULL;
-    ms_status status = ms__search_new(&arena, &v->chain, v->chain.max_ticks, &search);
-    int64_t ticks = status == MS_OK ? ms__search_leanest(search, v->chain.max_ticks, choices) : 0;
-    v->slowest_ns = step_ns(&v->chain, ticks == MS__NO_TICKS ? v->chain.max_ticks : ticks);
-    ms__arena_free(&arena);
-    return status;
-}
-
-/* `*out_more`: is there such a pass? */
-static ms_status set_pass(ms__variant *v, int pass, uint8_t *choices, bool *out_more) {
+static bool set_pass(ms__variant *v, int pass) {
     ms__chain_set_ticks(&v->chain, false);
     v->waits = pass > 0;
     v->least_ns = 0;
-    *out_more = pass == 0 || ms__chain_has_waits(&v->chain);
-    if (pass == 0 || !*out_more) return MS_OK;
-    ms_status status = v->slowest_ns == 0 ? find_slowest(v, choices) : MS_OK;
-    v->least_ns = v->slowest_ns;
+    if (pass == 0) return true;
+    if (!ms__chain_has_waits(&v->chain)) return false;
+    v->least_ns = v->slowest_ns > 0 ? v->slowest_ns : step_ns(&v->chain, v->chain.max_ticks);
     ms__chain_set_ticks(&v->chain, true);
-    return status;
+    return true;
 }
 
 /* ---- The fastest within the budget ---- */
@@ -276,15 +264,12 @@ static ms_status try_fastest(ms__decision *d, ms__variant *v, ms__search *search
 static ms_status find_fastest_of(ms__decision *d, ms__variant *v) {
     uint8_t *choices = ms__arena_array(&d->arena, (size_t)v->chain.n, 1);
     if (choices == NULL) return MS_E_NO_MEMORY;
-    bool more;
-    ms_status status = set_pass(v, 0, choices, &more);
+    (void)set_pass(v, 0);
     ms__candidate kept;
-    if (status == MS_OK) status = ms__decision_appraise(d, v, choices, d->usable_bytes, &kept);
+    ms_status status = ms__decision_appraise(d, v, choices, d->usable_bytes, &kept);
     bool found = status == MS_OK && kept.peak_bytes <= d->usable_bytes;
     if (found) return keep_best(d, v, &kept, choices, 0);
-    for (int pass = 0; pass < 2 && !found && status == MS_OK; pass++) {
-        status = set_pass(v, pass, choices, &more);
-        if (status != MS_OK || !more) break;
+    for (int pass = 0; pass < 2 && !found && status == MS_OK && set_pass(v, pass); pass++) {
         int64_t ticks = v->chain.max_ticks; /* slower than what another variant has is of no use */
         if (d->best.choices != NULL) ticks = (d->best.step_ns - v->chain.base_ns) / v->chain.tick_ns;
         if (d->best.choices != NULL && v->least_ns > d->best.step_ns) break;
@@ -343,17 +328,18 @@ static ms_status try_leanest(ms__decision *d, ms__variant *v, ms__search *search
 static ms_status find_leanest_of(ms__decision *d, ms__variant *v, const goal *aim) {
     uint8_t *choices = ms__arena_array(&d->arena, (size_t)v->chain.n, 1);
     if (choices == NULL) return MS_E_NO_MEMORY;
-    bool more;
-    ms_status status = set_pass(v, 0, choices, &more);
-    if (status == MS_OK) status = consider(d, v, choices, aim); /* all are kept */
-    for (int pass = 0; pass < 2 && status == MS_OK; pass++) {
-        status = set_pass(v, pass, choices, &more);
-        if (status != MS_OK || !more) break;
+    (void)set_pass(v, 0);
+    ms_status status = consider(d, v, choices, aim); /* all are kept */
+    for (int pass = 0; pass < 2 && status == MS_OK && set_pass(v, pass); pass++) {
         if (v->least_ns > aim->max_ns) break;
         ms__arena arena = {0};
         ms__search *search = NULL;
         status = ms__search_new(&arena, &v->chain, (aim->max_ns - v->chain.base_ns) / v->chain.tick_ns, &search);
         if (status == MS_OK) status = try_leanest(d, v, search, aim, choices);
+        if (status == MS_OK && pass == 0 && aim->max_ns == INT64_MAX) {
+            int64_t ticks = ms__search_leanest(search, v->chain.max_ticks, choices);
+            if (ticks != MS__NO_TICKS) v->slowest_ns = step_ns(&v->chain, ticks);
+        }
         ms__arena_free(&arena);
     }
     return status;

@@ -22,7 +22,7 @@ typedef struct ms__variant {
     int64_t host_bytes;  /* that the state takes */
     int64_t least_bytes; /* no plan has a lower peak */
     int64_t least_ns;    /* with ticks as they are set: a plan counts as no faster */
-    int64_t slowest_ns;  /* of plans that do not wait for the link: the leanest of them; 0: not known yet */
+    int64_t slowest_ns;  /* of plans that do not wait for the link; 0: not known */
     bool waits;          /* ticks are set so that plans which wait for the link fit */
 } ms__variant;
 
