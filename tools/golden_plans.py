@@ -2,9 +2,9 @@
 """Golden plans: what the engine decides for a list of models, cards, modes and budgets, with every technique declared.
 
 Plans are made from stored profiles, so that they change with the engine and with nothing else. Without arguments it
-writes tests/golden/plans.txt and the tables of docs/PLANNING.md anew; review the difference like code.
+writes tests/golden/plans.txt and what docs/PLANNING.md shows of it anew; review the difference like code.
 
-    python tools/golden_plans.py              write plans and tables
+    python tools/golden_plans.py              write plans and documentation
     python tools/golden_plans.py --profiles   trace the models, too (needs transformers; after a change of the profiler)
     python tools/golden_plans.py --table      print the table of the documentation
     python tools/golden_plans.py --explain gpt2-xl/rtx3090/balanced
@@ -18,7 +18,10 @@ import functools
 import itertools
 import json
 import os
+import re
 import sys
+import textwrap
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -76,7 +79,7 @@ LEGEND = f"""\
 # layers: k keep  r recompute  b recompute but for attention and products  p but for products  a but for attention
 #         o offload  O offload at once  i recompute from offloaded inputs  I from inputs offloaded at once  t tile
 #
-# All techniques are declared, {HOST_GB} GB of host memory may be taken. "refused": no plan fits, the least peak is named.
+# All techniques are declared, {HOST_GB} GB of host memory may be taken. "refused": no plan fits, the least is named.
 """
 
 
@@ -206,11 +209,99 @@ def line(case: Case, plan: Plan | BudgetError) -> str:
     return f"{head} | {done_to_model(plan)} | {done} | {peak} | {time} | {gb(plan.host_bytes)}"
 
 
+@functools.lru_cache(None)
+def made() -> dict[Case, Plan | BudgetError]:
+    """All of them. The engine works without the interpreter's lock."""
+    asked = cases()
+    with ThreadPoolExecutor(2) as pool:
+        return dict(zip(asked, pool.map(make, asked)))
+
+
 def text() -> str:
     """The whole file."""
-    groups = itertools.groupby(cases(), key=lambda case: (case.subject, case.budget is None))
-    blocks = ["".join(line(case, make(case)) + "\n" for case in group) for _, group in groups]
+    groups = itertools.groupby(made().items(), key=lambda item: (item[0].subject, item[0].budget is None))
+    blocks = ["".join(line(*item) + "\n" for item in group) for _, group in groups]
     return "\n".join([LEGEND, *blocks])
+
+
+# The documentation
+
+EXPLAINED = {
+    "conservative": Case("gpt2-medium", "rtx3060", "conservative"),
+    "balanced": Case("gpt2-xl", "rtx3090", "balanced"),
+    "aggressive": Case("llama-1b", "rtx3070", "aggressive"),
+}
+CARD_NAMES = {"rtx3070": "8 GB", "rtx3060": "12 GB", "rtx4060ti-16gb": "16 GB", "rtx3090": "24 GB"}
+SHORT = {
+    "r": "recomputed",
+    "b": "partly recomputed",
+    "p": "partly recomputed",
+    "a": "partly recomputed",
+    "o": "offloaded",
+    "O": "offloaded",
+    "i": "recomputed from offloaded inputs",
+    "I": "recomputed from offloaded inputs",
+    "t": "tiled",
+}
+SHORT_STATE = {
+    "half": "16 bits",
+    "8bit": "8-bit moments",
+    "offload": "state in host memory",
+    "offload gradients": "gradients in host memory",
+    "tile loss": "loss in tiles",
+}
+
+
+def cell(plan: Plan | BudgetError) -> str:
+    """A plan in a few words."""
+    if isinstance(plan, BudgetError):
+        return f"does not fit: {plan.smallest_peak_bytes / 1e9:.1f} GB at least"
+    if plan.skipped:
+        return f"nothing: {plan.predicted_peak_bytes / 1e9:.2f} GB"
+    counts: dict[str, int] = {}
+    for entry in plan.entries:
+        if entry.action != _core.ACTION_KEEP:
+            word = SHORT[LETTERS[entry.action]]
+            counts[word] = counts.get(word, 0) + 1
+    done = [f"{n} {word}" for word, n in counts.items()] + [SHORT_STATE[name] for name in plan.state]
+    time = f"{plan.step_seconds * 1e3:.0f} ms ({plan.predicted_slowdown * 100:+.0f} %)"
+    return f"{', '.join(done) or 'all kept'}: **{plan.predicted_peak_bytes / 1e9:.2f} GB**, {time}"
+
+
+def table() -> str:
+    """One row a model and card, one column a mode."""
+    rows = ["| model | card | CONSERVATIVE | BALANCED | AGGRESSIVE |", "|---|---|---|---|---|"]
+    for subject, card in itertools.product(IN_TABLE, CARDS):
+        batch, length = SUBJECTS[subject]
+        cells = [cell(made()[Case(subject, card, mode)]) for mode in MODES]
+        rows.append(f"| {subject}, {batch} x {length} | {CARD_NAMES[card]} | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def explanation(case: Case) -> str:
+    """A plan's own words; a run of layers that got the same is shown by its first and its last."""
+    plan = made()[case]
+    assert isinstance(plan, Plan), f"{case} has no plan to explain"
+    head, _, body = plan.explain().rstrip("\n").partition("\n\n")
+    title, *rows = body.split("\n")
+    words = [re.split(r"  +", row)[1:] for row in rows]
+    lines = [title.rstrip()]
+    for _, run in itertools.groupby(range(len(rows)), key=lambda i: words[i]):
+        same = list(run)
+        lines += [rows[i] for i in (same if len(same) < 4 else same[:1])]
+        lines += [f"... {len(same) - 2} more alike", rows[same[-1]]] if len(same) >= 4 else []
+    return "\n".join(["```text", *textwrap.wrap(head, 130), "", *lines, "```"])
+
+
+def documented(document: str) -> str:
+    """The documentation with what it shows of the plans written anew, between its marks."""
+    parts = {"table": table(), **{name: explanation(case) for name, case in EXPLAINED.items()}}
+    for name, part in parts.items():
+        mark = re.compile(f"(<!-- golden: {name} -->\n).*?(<!-- end -->)", re.DOTALL)
+        if not mark.search(document):
+            raise SystemExit(f"{DOCS.name} has no mark for {name}")
+        document = mark.sub(lambda found, part=part: found[1] + part + "\n" + found[2], document)
+    return document
 
 
 def main() -> int:
@@ -221,12 +312,16 @@ def main() -> int:
     asked = parser.parse_args()
     if asked.explain:
         subject, card, mode, *budget = asked.explain.split("/")
-        made = make(Case(subject, card, mode, float(budget[0]) if budget else None))
-        print(made.explain() if isinstance(made, Plan) else made, end="")
+        plan = make(Case(subject, card, mode, float(budget[0]) if budget else None))
+        print(plan.explain().rstrip("\n") if isinstance(plan, Plan) else plan)
+        return 0
+    if asked.table:
+        print(table())
         return 0
     if asked.profiles:
         write_profiles()
     PLANS.write_text(text())
+    DOCS.write_text(documented(DOCS.read_text()))
     return 0
 
 

@@ -1,0 +1,117 @@
+"""The golden plans: what the engine decides for stored profiles is what was reviewed, byte for byte.
+
+After a change of the engine: `python tools/golden_plans.py`, and review the difference like code.
+"""
+
+import difflib
+import importlib.util
+import itertools
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from memscale import _core
+from memscale.errors import BudgetError
+from memscale.plans import Plan
+
+ROOT = Path(__file__).resolve().parents[2]
+HOW = "if this is what was meant, write them anew with `python tools/golden_plans.py` and review the difference"
+
+spec = importlib.util.spec_from_file_location("golden_plans", ROOT / "tools" / "golden_plans.py")
+golden = importlib.util.module_from_spec(spec)
+sys.modules["golden_plans"] = golden
+spec.loader.exec_module(golden)
+
+RECOMPUTES = {golden.LETTERS[action] for action in range(_core.ACTION_KEEP, _core.ACTION_OFFLOAD)}
+
+
+def assert_same(found, stored, name):
+    if found != stored:
+        lines = difflib.unified_diff(
+            stored.splitlines(), found.splitlines(), f"{name}, stored", "now", lineterm="", n=0
+        )
+        pytest.fail("\n".join([*lines, HOW]), pytrace=False)
+
+
+def test_plans_are_what_was_reviewed():
+    assert_same(golden.text(), golden.PLANS.read_text(), "tests/golden/plans.txt")
+
+
+def test_the_documentation_shows_them():
+    stored = golden.DOCS.read_text()
+    assert_same(golden.documented(stored), stored, "docs/PLANNING.md")
+
+
+def test_there_are_enough():
+    assert len(set(golden.cases())) == len(golden.cases()) >= 110
+
+
+def test_plans_are_within_their_limits():
+    for case, plan in golden.made().items():
+        check_limits(case, plan, golden.request(case))
+
+
+def check_limits(case, plan, request):
+    usable = request.budget_bytes - request.margin_bytes
+    if isinstance(plan, BudgetError):
+        assert plan.smallest_peak_bytes > usable
+        return
+    assert plan.predicted_peak_bytes <= usable
+    assert plan.host_bytes <= golden.HOST_GB * 1e9
+    letters = set(golden.done_to_layers(plan)) - set("0123456789 ")
+    if case.mode == "conservative":
+        assert letters <= RECOMPUTES
+        assert plan.state == ()
+        assert plan.host_bytes == 0
+    if case.mode == "balanced":
+        assert "t" not in letters
+        assert set(plan.state) <= {"offload", "offload gradients"}
+    fits_plainly = plan.baseline_peak_bytes <= usable
+    if case.budget is None and case.mode != "aggressive" and fits_plainly:
+        assert plan.predicted_slowdown <= {"conservative": 0.15, "balanced": 0.55}[case.mode]
+
+
+def test_modes_are_in_order():
+    """What a mode can do, the next can do, too: none refuses what the one before fits, and none is larger."""
+    for (subject, card, budget), group in itertools.groupby(
+        sorted(golden.made().items(), key=lambda item: (item[0].subject, item[0].card, item[0].budget or 0)),
+        key=lambda item: (item[0].subject, item[0].card, item[0].budget),
+    ):
+        found = {case.mode: plan for case, plan in group}
+        plans = [found[mode] for mode in golden.MODES if mode in found]
+        for lesser, greater in itertools.pairwise(plans):
+            if isinstance(lesser, Plan):
+                assert isinstance(greater, Plan), (subject, card, budget)
+                if budget is None and not greater.skipped:
+                    assert greater.predicted_peak_bytes <= lesser.predicted_peak_bytes, (subject, card)
+
+
+def test_a_larger_budget_is_never_slower():
+    budgets = [case for case in golden.cases() if case.budget is not None]
+    for _, group in itertools.groupby(
+        sorted(budgets, key=lambda case: (case.subject, case.card, case.mode, case.budget)),
+        key=lambda case: (case.subject, case.card, case.mode),
+    ):
+        plans = [golden.made()[case] for case in group]
+        times = [plan.step_seconds if isinstance(plan, Plan) else float("inf") for plan in plans]
+        assert times == sorted(times, reverse=True)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("subject", golden.SUBJECTS)
+def test_profiles_are_what_profiling_gives(subject):
+    noted, here = json.loads(golden.MADE_WITH.read_text()), golden.versions()
+    if noted["transformers"] != here["transformers"]:
+        pytest.skip(f"profiles were made with transformers {noted['transformers']}, this is {here['transformers']}")
+    device = golden.request(golden.Case(subject, golden.CARDS[0], "balanced")).device
+    for precision in golden.precisions(subject):
+        stored, now = golden.load(subject, precision), _core.profile_from_json(golden.trace(subject, precision))
+        peaks = [
+            profile.simulate(None, device.rates.to_json(), device.n_multiprocessors, 0, _core.SIMULATE_ALLOCATOR, 0)
+            for profile in (stored, now)
+        ]
+        assert [unit[0] for unit in stored.units()] == [unit[0] for unit in now.units()]
+        for peak in ("first_peak_bytes", "steady_peak_bytes"):
+            assert peaks[1][peak] == pytest.approx(peaks[0][peak], rel=0.01), (precision, peak)
