@@ -21,6 +21,7 @@ import os
 import re
 import sys
 import textwrap
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -172,6 +173,7 @@ def request(case: Case) -> Request:
     return Request.of(Config(case.mode, **host, **budget), _devices.find(case.card), EVERYTHING)
 
 
+@functools.lru_cache(None)
 def make(case: Case) -> Plan | BudgetError:
     asked = request(case)
     half = (half_of(asked.device) or "pure-fp16").removeprefix("pure-")
@@ -209,17 +211,16 @@ def line(case: Case, plan: Plan | BudgetError) -> str:
     return f"{head} | {done_to_model(plan)} | {done} | {peak} | {time} | {gb(plan.host_bytes)}"
 
 
-@functools.lru_cache(None)
-def made() -> dict[Case, Plan | BudgetError]:
-    """All of them. The engine works without the interpreter's lock."""
-    asked = cases()
+def make_all(asked: Iterable[Case]) -> dict[Case, Plan | BudgetError]:
+    """Several at once: the engine works without the interpreter's lock."""
+    wanted = list(asked)
     with ThreadPoolExecutor(2) as pool:
-        return dict(zip(asked, pool.map(make, asked)))
+        return dict(zip(wanted, pool.map(make, wanted)))
 
 
 def text() -> str:
     """The whole file."""
-    groups = itertools.groupby(made().items(), key=lambda item: (item[0].subject, item[0].budget is None))
+    groups = itertools.groupby(make_all(cases()).items(), key=lambda item: (item[0].subject, item[0].budget is None))
     blocks = ["".join(line(*item) + "\n" for item in group) for _, group in groups]
     return "\n".join([LEGEND, *blocks])
 
@@ -268,19 +269,21 @@ def cell(plan: Plan | BudgetError) -> str:
     return f"{', '.join(done) or 'all kept'}: **{plan.predicted_peak_bytes / 1e9:.2f} GB**, {time}"
 
 
+def row(subject: str, card: str) -> str:
+    batch, length = SUBJECTS[subject]
+    cells = [cell(make(Case(subject, card, mode))) for mode in MODES]
+    return f"| {subject}, {batch} x {length} | {CARD_NAMES[card]} | {' | '.join(cells)} |"
+
+
 def table() -> str:
     """One row a model and card, one column a mode."""
-    rows = ["| model | card | CONSERVATIVE | BALANCED | AGGRESSIVE |", "|---|---|---|---|---|"]
-    for subject, card in itertools.product(IN_TABLE, CARDS):
-        batch, length = SUBJECTS[subject]
-        cells = [cell(made()[Case(subject, card, mode)]) for mode in MODES]
-        rows.append(f"| {subject}, {batch} x {length} | {CARD_NAMES[card]} | {' | '.join(cells)} |")
-    return "\n".join(rows)
+    head = ["| model | card | CONSERVATIVE | BALANCED | AGGRESSIVE |", "|---|---|---|---|---|"]
+    return "\n".join(head + [row(*each) for each in itertools.product(IN_TABLE, CARDS)])
 
 
 def explanation(case: Case) -> str:
     """A plan's own words; a run of layers that got the same is shown by its first and its last."""
-    plan = made()[case]
+    plan = make(case)
     assert isinstance(plan, Plan), f"{case} has no plan to explain"
     head, _, body = plan.explain().rstrip("\n").partition("\n\n")
     title, *rows = body.split("\n")

@@ -35,13 +35,37 @@ def assert_same(found, stored, name):
         pytest.fail("\n".join([*lines, HOW]), pytrace=False)
 
 
+def is_slow(subject, mode):
+    """Where the engine has most plans to simulate: a third of the time of all of them."""
+    return subject == "gpt2-large" and mode == "aggressive"
+
+
+QUICK = [case for case in golden.cases() if not is_slow(case.subject, case.mode)]
+
+
 def test_plans_are_what_was_reviewed():
-    assert_same(golden.text(), golden.PLANS.read_text(), "tests/golden/plans.txt")
+    stored = [line for line in golden.PLANS.read_text().splitlines(keepends=True) if line[0] not in "#\n"]
+    kept = [line for line, case in zip(stored, golden.cases()) if case in QUICK]
+    found = [golden.line(*item) + "\n" for item in golden.make_all(QUICK).items()]
+    assert_same("".join(found), "".join(kept), golden.PLANS.name)
 
 
 def test_the_documentation_shows_them():
     stored = golden.DOCS.read_text()
-    assert_same(golden.documented(stored), stored, "docs/PLANNING.md")
+    rows = [
+        golden.row(subject, card)
+        for subject, card in itertools.product(golden.IN_TABLE, golden.CARDS)
+        if not any(is_slow(subject, mode) for mode in golden.MODES)
+    ]
+    for part in [*rows, *map(golden.explanation, golden.EXPLAINED.values())]:
+        assert part in stored, HOW
+
+
+@pytest.mark.long
+def test_all_plans_are_what_was_reviewed():
+    assert_same(golden.text(), golden.PLANS.read_text(), golden.PLANS.name)
+    stored = golden.DOCS.read_text()
+    assert_same(golden.documented(stored), stored, golden.DOCS.name)
 
 
 def test_there_are_enough():
@@ -49,7 +73,7 @@ def test_there_are_enough():
 
 
 def test_plans_are_within_their_limits():
-    for case, plan in golden.made().items():
+    for case, plan in golden.make_all(QUICK).items():
         check_limits(case, plan, golden.request(case))
 
 
@@ -76,7 +100,7 @@ def check_limits(case, plan, request):
 def test_modes_are_in_order():
     """What a mode can do, the next can do, too: none refuses what the one before fits, and none is larger."""
     for (subject, card, budget), group in itertools.groupby(
-        sorted(golden.made().items(), key=lambda item: (item[0].subject, item[0].card, item[0].budget or 0)),
+        sorted(golden.make_all(QUICK).items(), key=lambda item: (item[0].subject, item[0].card, item[0].budget or 0)),
         key=lambda item: (item[0].subject, item[0].card, item[0].budget),
     ):
         found = {case.mode: plan for case, plan in group}
@@ -94,7 +118,7 @@ def test_a_larger_budget_is_never_slower():
         sorted(budgets, key=lambda case: (case.subject, case.card, case.mode, case.budget)),
         key=lambda case: (case.subject, case.card, case.mode),
     ):
-        plans = [golden.made()[case] for case in group]
+        plans = [golden.make(case) for case in group]
         times = [plan.step_seconds if isinstance(plan, Plan) else float("inf") for plan in plans]
         assert times == sorted(times, reverse=True)
 
