@@ -80,21 +80,19 @@ LEGEND = f"""\
 # layers: k keep  r recompute  b recompute but for attention and products  p but for products  a but for attention
 #         o offload  O offload at once  i recompute from offloaded inputs  I from inputs offloaded at once  t tile
 #
-# All techniques are declared, {HOST_GB} GB of host memory may be taken. "refused": no plan fits, the least is named.
+# All techniques are declared; {HOST_GB} GB of host memory may be taken, or what "host" says. "refused": no plan fits.
 """
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One plan that is asked for; `budget`: None: 85 % of the card."""
+    """One plan that is asked for; `budget`: None: 85 % of the card; `host`: GB of host memory."""
 
     subject: str
     card: str
     mode: str
     budget: float | None = None
-
-    def __str__(self) -> str:
-        return "/".join([self.subject, self.card, self.mode, *([f"{self.budget:g}"] if self.budget else [])])
+    host: int = HOST_GB
 
 
 def cases() -> list[Case]:
@@ -102,6 +100,7 @@ def cases() -> list[Case]:
     found = [Case(*each) for each in itertools.product(IN_TABLE, CARDS, MODES)]
     found += [Case(*each) for each in itertools.product(("t5-base", "vit-base"), ("rtx3070", "rtx3090"), MODES)]
     found += [Case(subject, "rtx4090", "balanced") for subject in ("gpt2-xl", "llama-1b", "llama-8b")]
+    found += [Case("llama-8b", card, "aggressive", host=64) for card in ("rtx3090", "rtx4090")]
     found += [Case("gpt2-medium", "t4", mode) for mode in MODES]
     budgets = [
         ("gpt2-medium", "rtx3090", "conservative", (11.5, 10, 8, 7)),
@@ -168,7 +167,7 @@ def load(subject: str, precision: str) -> _core.Profile:
 
 
 def request(case: Case) -> Request:
-    host = {} if case.mode == "conservative" else {"max_cpu_offload_gb": HOST_GB}
+    host = {} if case.mode == "conservative" else {"max_cpu_offload_gb": case.host}
     budget = {} if case.budget is None else {"memory_budget_gb": case.budget}
     return Request.of(Config(case.mode, **host, **budget), _devices.find(case.card), EVERYTHING)
 
@@ -201,10 +200,11 @@ def line(case: Case, plan: Plan | BudgetError) -> str:
     batch, length = SUBJECTS[case.subject]
     shape = f"{batch}x{length}" if length else str(batch)
     budget = "-" if case.budget is None else f"{case.budget:g}"
+    budget += f", host {case.host}" if case.host != HOST_GB else ""
     head = f"{case.subject + ' ' + shape:<17} | {case.card:<14} | {case.mode:<12} | {budget:>4}"
     if isinstance(plan, BudgetError):
         limit = request(case).budget_bytes
-        return f"{head} | refused: the least is {gb(plan.smallest_peak_bytes)} of {gb(limit)} GB"
+        return f"{head} | refused: the least is {gb(plan.smallest_peak_bytes)}, not {gb(limit)}"
     time = f"{plan.step_seconds * 1e3:.1f} ms {plan.predicted_slowdown * 100:+.1f} %"
     peak = f"{gb(plan.predicted_peak_bytes)} of {gb(plan.budget_bytes)}"
     done = "skipped" if plan.skipped else done_to_layers(plan)
@@ -229,8 +229,8 @@ def text() -> str:
 
 EXPLAINED = {
     "conservative": Case("gpt2-medium", "rtx3060", "conservative"),
-    "balanced": Case("gpt2-xl", "rtx3090", "balanced"),
-    "aggressive": Case("llama-1b", "rtx3070", "aggressive"),
+    "balanced": Case("gpt2-xl", "rtx4060ti-16gb", "balanced"),
+    "aggressive": Case("gpt2-xl", "rtx3060", "aggressive"),
 }
 CARD_NAMES = {"rtx3070": "8 GB", "rtx3060": "12 GB", "rtx4060ti-16gb": "16 GB", "rtx3090": "24 GB"}
 SHORT = {
