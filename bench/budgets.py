@@ -34,7 +34,7 @@ transformers.logging.set_verbosity_error()
 
 # name, batch, length
 CASES = [("gpt2-medium", 8, 1024), ("llama-1b", 2, 2048), ("bert-large", 32, 256), ("t5-base", 16, 512)]
-SHARES = (0.02, 0.25, 0.5, 0.75)  # of the way from the least peak to the plain one
+SHARES = (0.03, 0.3, 0.6)  # of the way from the least peak to the plain one
 
 
 def forget() -> None:

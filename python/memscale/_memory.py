@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import weakref
@@ -112,6 +113,49 @@ def host_limit_bytes(config: Config) -> int:
     return max(0, (int(record["memory_available_bytes"]) - reserve) // STEP_BYTES * STEP_BYTES)
 
 
+def _has_expandable_segments() -> bool | None:
+    """May segments of torch's allocator grow, or None if that cannot be known or changed."""
+    if torch.cuda.get_allocator_backend() != "native":
+        return None
+    try:
+        return bool(torch.cuda.memory._snapshot()["allocator_settings"]["expandable_segments"])
+    except (KeyError, RuntimeError, TypeError):
+        return None
+
+
+def _set_expandable_segments(wanted: bool) -> None:
+    """Where torch lets itself be told, and the platform has them."""
+    names = ("_accelerator_setAllocatorSettings", "_cuda_cudaCachingAllocator_set_allocator_settings")
+    change = next((getattr(torch._C, name) for name in names if hasattr(torch._C, name)), None)
+    if change is not None:
+        with contextlib.suppress(RuntimeError):
+            change(f"expandable_segments:{wanted}")
+
+
+class _Growing:
+    """Segments that grow, while any device is capped: free memory then never lies too scattered to be used, and what is
+    reserved stays close to what is allocated. Afterwards it is as it was before."""
+
+    def __init__(self) -> None:
+        self._before: bool | None = None
+        self._n = 0
+
+    def begin(self) -> None:
+        self._n += 1
+        if self._n == 1:
+            self._before = _has_expandable_segments()
+            if self._before is False:
+                _set_expandable_segments(True)
+
+    def end(self) -> None:
+        self._n -= 1
+        if self._n == 0 and self._before is False:
+            _set_expandable_segments(False)
+
+
+_growing = _Growing()
+
+
 class _DeviceCaps:
     """The caps on torch's allocator of one device: the lowest holds. After the last, what was there before."""
 
@@ -155,6 +199,7 @@ class AllocatorCap:
             caps = _device_caps.setdefault(index, _DeviceCaps(torch.device("cuda", index)))
             caps.caps[holder] = min(n_bytes, caps.total_bytes)
             caps.apply()
+            _growing.begin()
         self.release = weakref.finalize(self, _release_cap, index, holder)
         self.release.atexit = False
 
@@ -164,5 +209,6 @@ def _release_cap(index: int, holder: object) -> None:
         caps = _device_caps[index]
         del caps.caps[holder]
         caps.apply()
+        _growing.end()
         if not caps.caps:
             del _device_caps[index]

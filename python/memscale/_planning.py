@@ -151,7 +151,9 @@ class Request:
     def _arguments(
         self, profile: Known, half: Known | None, may_change: Iterable[object] | None, flags: int
     ) -> _core.PlanArguments:
-        simulation = _core.SIMULATE_ALLOCATOR | _core.SIMULATE_COMPACT if self.device.kind == "cuda" else 0
+        # Under a budget that the user set, segments grow (_memory.py): then sizes simply add up.
+        scatters = self.device.kind == "cuda" and not self.flags & _core.PLAN_FASTEST
+        simulation = _core.SIMULATE_ALLOCATOR if scatters else 0
         simulation |= _core.SIMULATE_FUSED if isinstance(profile, Profile) and profile.fused else 0
         return (
             _core_of(profile),

@@ -20,7 +20,6 @@ from torch.utils._device import DeviceContext
 from . import _core, _memory, _use_cache
 from ._attach import Attachment
 from ._backward import OnCallingThread, is_on_one_gpu
-from ._compact import Compaction
 from ._log import Log
 from ._planner import Planner, can_profile
 from ._recompute import Measured, Problem, Unit, identity
@@ -58,7 +57,6 @@ class Executor:
         self._units = [Unit(name, module, param_bytes(module)) for name, module in find_units(model).items()]
         self._device = _memory.main_device(model)
         self._cap: _memory.AllocatorCap | None = None
-        self._compaction: Compaction | None = None
         self._backward = OnCallingThread() if is_on_one_gpu(model) else None
         self._log: Log | None = None
         self._measuring: _Measurement | None = None  # until the plan is settled
@@ -81,8 +79,6 @@ class Executor:
             self._log_hardware()
             if self.config.memory_budget_gb is not None and self._device.type == "cuda":
                 self._cap = _memory.AllocatorCap(self._device, _memory.budget_bytes(self.config, self._device))
-            if self._device.type == "cuda":
-                self._compaction = Compaction(self.model)
             self._apply(self.plan if plan is None else plan.settled())
             if plan is None and sample is not None:
                 if not self._settle_statically(*sample):
@@ -115,8 +111,6 @@ class Executor:
         self.attached = False
         if self._cap is not None:
             self._cap.release()
-        if self._compaction is not None:
-            self._compaction.release()
         if self._backward is not None:
             self._backward.release()
         self._attachment.undo()
@@ -222,8 +216,6 @@ class Executor:
             return
         if self._backward is not None:
             self._backward.take()
-        if self._compaction is not None and self._compaction.done:
-            self._compaction.release()
         if self._sampling:
             return
         if self.plan.provisional:

@@ -27,7 +27,7 @@
 #define MAX_MULTIPROCESSORS INT64_C(1000000)
 #define ALL_FLAGS                                                                                                      \
     ((uint32_t)(MS_SIMULATE_ALLOCATOR | MS_SIMULATE_ENGINE_THREAD | MS_SIMULATE_FUSED | MS_SIMULATE_RESUMED |          \
-                MS_SIMULATE_KEEP_GRADIENTS | MS_SIMULATE_COMPACT))
+                MS_SIMULATE_KEEP_GRADIENTS))
 
 struct ms_simulation {
     ms_simulation_summary summary;
@@ -245,9 +245,6 @@ static ms_status play_step(player *p, ms_simulation *sim, int step) {
     for (int64_t i = 0; i < sim->n_points && status == MS_OK; i++) {
         if (!takes_part(p, &p->step->segments[i], step)) continue;
         int64_t before = time_now(p);
-        bool makes_state = p->step->segments[i].phase == MS_PHASE_OPTIMIZER_FIRST;
-        if (makes_state && p->allocator != NULL && p->request->flags & MS_SIMULATE_COMPACT)
-            ms__allocator_empty(p->allocator);
         begin_peak(p, i);
         status = play_segment(p, i);
         note_peak(p, i);

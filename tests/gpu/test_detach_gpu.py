@@ -8,7 +8,7 @@ import torch
 
 import memscale
 import zoo
-from memscale._memory import get_memory_fraction
+from memscale._memory import _has_expandable_segments, get_memory_fraction
 from test_detach import check_after_training, equal, snapshot
 
 
@@ -63,7 +63,9 @@ def test_a_budget_caps_the_allocator_until_detach():
     model = zoo.make("gpt2").cuda()
     fraction = get_memory_fraction(torch.device("cuda"))
     total = torch.cuda.get_device_properties(0).total_memory
+    assert _has_expandable_segments() is False
     memscale.wrap(model, memscale.Config(memory_budget_gb=2, enable_logging=False))
+    assert _has_expandable_segments() is True
     assert get_memory_fraction(torch.device("cuda")) == pytest.approx(2e9 / total, rel=1e-6)
     with pytest.raises(torch.OutOfMemoryError):
         torch.empty(3 << 30, dtype=torch.uint8, device="cuda")
@@ -71,6 +73,7 @@ def test_a_budget_caps_the_allocator_until_detach():
     assert torch.cuda.memory_reserved() <= 2e9
     memscale.detach(model)
     assert get_memory_fraction(torch.device("cuda")) == fraction
+    assert _has_expandable_segments() is False
     torch.empty(3 << 30, dtype=torch.uint8, device="cuda")
 
 
