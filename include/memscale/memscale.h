@@ -756,8 +756,8 @@ MS_API ms_status ms_guard_create(const ms_plan_request *request, const ms_plan *
 MS_API void ms_guard_destroy(ms_guard *guard);
 
 /* The plan for an input of this shape: the guard's own as long as the step fits with it, else one that is made for the
- * shape and for lengths that are a little longer (up to an eighth). Nothing is computed for what is smaller in both, and
- * a shape that was asked for before takes no time and no memory. `*out_plan` is borrowed: it lives as long as the
+ * shape and for lengths that are a little longer (up to an eighth). Nothing is computed for what is smaller in both,
+ * and a shape that was asked for before takes no time and no memory. `*out_plan` is borrowed: it lives as long as the
  * guard. Errors: MS_E_BUDGET (no plan fits), MS_E_INVALID (the profile knows no other shape than its own), MS_E_LIMIT,
  * MS_E_NO_MEMORY. */
 MS_API ms_status ms_guard_check(ms_guard *guard, int64_t batch, int64_t length, const ms_plan **out_plan);

@@ -350,9 +350,10 @@ static ms_status find_leanest(ms__decision *d, const goal *aim) {
     bool done[MS__N_STATES] = {false};
     ms_status status = MS_OK;
     for (int32_t n = 0; n < d->n_variants && status == MS_OK; n++) {
-        int32_t next = -1;
-        for (int32_t i = 0; i < d->n_variants; i++)
-            if (!done[i] && (next < 0 || d->variants[i].least_bytes < d->variants[next].least_bytes)) next = i;
+        int32_t next = 0;
+        while (done[next]) next++;
+        for (int32_t i = next + 1; i < d->n_variants; i++)
+            if (!done[i] && d->variants[i].least_bytes < d->variants[next].least_bytes) next = i;
         done[next] = true;
         if (d->variants[next].chain.base_ns <= aim->max_ns) status = find_leanest_of(d, &d->variants[next], aim);
     }

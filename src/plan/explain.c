@@ -107,10 +107,12 @@ static void put_actions(text *t, const ms_plan *plan) {
     int64_t n = plan->n_entries, changed = n - counts[MS_ACTION_KEEP];
     if (changed == 0) put(t, "All %lld layers are kept as they are. ", (long long)n);
     if (changed > 0) put(t, "Of %lld layers, %lld are changed", (long long)n, (long long)changed);
-    int first = 1;
-    while (first < MS_N_ACTIONS && counts[first] == 0) first++;
-    for (int a = first; a < MS_N_ACTIONS; a++)
-        if (counts[a] > 0) put(t, "%s %lld x %s", a == first ? ":" : ",", (long long)counts[a], ms_action_name(a));
+    const char *before = ":";
+    for (int a = 1; a < MS_N_ACTIONS; a++) {
+        if (counts[a] == 0) continue;
+        put(t, "%s %lld x %s", before, (long long)counts[a], ms_action_name(a));
+        before = ",";
+    }
     if (changed > 0) put(t, ". ");
     for (uint32_t flag = 1; flag <= MS_STATE_ALL; flag <<= 1)
         if (plan->summary.state & flag) put(t, "The model: %s. ", ms_state_name(flag));

@@ -76,7 +76,7 @@ static ms_status move_to(const ms_guard *guard, int64_t batch, int64_t length, m
     ms_status status = ms_profile_at(guard->request.profile, batch, length, &profile);
     if (status == MS_OK && guard->request.half_profile != NULL)
         status = ms_profile_at(guard->request.half_profile, batch, length, &half);
-    if (status != MS_OK) {
+    if (status != MS_OK || profile == NULL) {
         ms_profile_destroy(profile);
         return status;
     }

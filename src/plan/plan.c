@@ -96,7 +96,7 @@ ms_status ms_plan_create(const ms_plan_request *request, ms_plan **out_plan) {
     if (out_plan == NULL) return ms__fail(MS_E_INVALID, "ms_plan_create: out_plan is NULL");
     ms_plan *plan = NULL;
     status = ms__plan_new(request->profile->n_units, &plan);
-    if (status != MS_OK) return status;
+    if (status != MS_OK || plan == NULL) return status;
     status = fill(plan, request);
     if (status != MS_OK) {
         ms_plan_destroy(plan);

@@ -130,7 +130,7 @@ static ms_status read_parts(const ms__json *object, ms__arena *arena, int64_t *o
     size_t n;
     ms_status status = ms__json_get_ints(object, "parts", -MAX, MAX, arena, &parts, &n);
     if (status == MS_OK && n != MS_N_CATEGORIES)
-        status = ms__fail(MS_E_PARSE, "\"parts\" has %d numbers in it", (int)MS_N_CATEGORIES);
+        status = ms__fail(MS_E_PARSE, "\"parts\" has %d numbers in it", MS_N_CATEGORIES);
     if (status == MS_OK) memcpy(out, parts, n * sizeof *out);
     return status;
 }

@@ -146,7 +146,8 @@ int64_t ms__link_drag_ns(const ms__link *link, int64_t n_bytes) {
 }
 
 int64_t ms__link_wait_ns(const ms__link *link, int32_t backlog) {
-    return link->tick_ns > 0 && backlog > MS__MAX_NS / 2 / link->tick_ns ? MS__MAX_NS : 2 * backlog * link->tick_ns;
+    return link->tick_ns > 0 && backlog > MS__MAX_NS / 2 / link->tick_ns ? MS__MAX_NS
+                                                                         : INT64_C(2) * backlog * link->tick_ns;
 }
 
 int32_t ms__link_behind(const ms__link *link, int32_t before, int32_t hide, int32_t copy, bool waits,

@@ -90,7 +90,7 @@ static int read_request(PyObject *module, PyObject *const *args, asked *out) {
     int64_t numbers[5];
     uint32_t sets[4];
     for (int i = 0; i < 5; i++) numbers[i] = PyLong_AsLongLong(args[i + 3]);
-    for (int i = 0; i < 4; i++) sets[i] = (uint32_t)PyLong_AsUnsignedLong(args[i + 9]);
+    for (int i = 0; i < 4; i++) sets[i] = (uint32_t)PyLong_AsLongLong(args[i + 9]);
     if (PyErr_Occurred()) return -1;
     r->profile = core_profile_of(state, args[0]);
     if (r->profile == NULL) return -1;
@@ -100,7 +100,10 @@ static int read_request(PyObject *module, PyObject *const *args, asked *out) {
         const char *text = PyUnicode_AsUTF8AndSize(args[2], &n);
         if (text == NULL) return -1;
         ms_status status = ms_rates_from_json(text, (size_t)n, &out->rates);
-        if (status != MS_OK) return core_raise(state, status) == NULL ? -1 : -1;
+        if (status != MS_OK) {
+            (void)core_raise(state, status);
+            return -1;
+        }
         r->rates = &out->rates;
     }
     if (args[8] != Py_None) {
@@ -162,12 +165,12 @@ PyObject *core_plan_pareto(PyObject *module, PyObject *const *args, Py_ssize_t n
 }
 
 PyObject *core_action_name(PyObject *Py_UNUSED(module), PyObject *action) {
-    long value = PyLong_AsLong(action);
+    long long value = PyLong_AsLongLong(action);
     return PyErr_Occurred() ? NULL : PyUnicode_FromString(ms_action_name((int32_t)value));
 }
 
 PyObject *core_state_name(PyObject *Py_UNUSED(module), PyObject *flag) {
-    unsigned long value = PyLong_AsUnsignedLong(flag);
+    long long value = PyLong_AsLongLong(flag);
     return PyErr_Occurred() ? NULL : PyUnicode_FromString(ms_state_name((uint32_t)value));
 }
 
@@ -366,7 +369,7 @@ static PyObject *guard_check(PyObject *object, PyObject *const *args, Py_ssize_t
     PyObject *own = PyTuple_GetItem(self->held, 13);
     if (own == NULL) return NULL;
     if (((PlanObject *)own)->plan == plan) Py_RETURN_NONE;
-    return PyLong_FromVoidPtr((void *)plan);
+    return PyLong_FromLongLong((long long)(intptr_t)plan);
 }
 
 PyDoc_STRVAR(guard_plan_doc, "plan($self, batch, length, /)\n--\n\nThe plan for an input of this shape, a copy.");
