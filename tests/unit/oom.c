@@ -404,6 +404,23 @@ static int64_t peak_at(int64_t batch, int64_t length) {
     return peak;
 }
 
+/* A shape that is known takes no memory, whichever plan it has. */
+static void check_known_shapes(void) {
+    ms_guard *guard = NULL;
+    const ms_plan *first = NULL, *again = NULL;
+    CHECK_STATUS(ms_guard_create(&shared_request, shared_plan, &guard), MS_OK);
+    CHECK_STATUS(ms_guard_check(guard, 5, 70, &first), MS_OK);
+    n_calls = 0;
+    for (int i = 0; i < 1000; i++) {
+        CHECK_STATUS(ms_guard_check(guard, 5, 70, &again), MS_OK);
+        CHECK(again == first);
+        CHECK_STATUS(ms_guard_check(guard, 2, 64, &again), MS_OK);
+        CHECK(again == shared_plan);
+    }
+    CHECK_EQ_INT(n_calls, 0);
+    ms_guard_destroy(guard);
+}
+
 TEST(guards) {
     static const ms__shape shapes[N_SHAPES] = {{2, 64}, {4, 64}, {2, 96}, {4, 96}, {2, 45}, {4, 45}, {3, 70}};
     CHECK_STATUS(try_fit(shapes, N_SHAPES, NOTHING_ODD, &shared_profile), MS_OK);
@@ -411,6 +428,7 @@ TEST(guards) {
     shared_request.states = 0;
     shared_plan = plan_of(&shared_request);
     check_most_failures(guard_shapes);
+    check_known_shapes();
     ms_plan_destroy(shared_plan);
     ms_profile_destroy(shared_profile);
 }
