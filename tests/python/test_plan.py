@@ -499,7 +499,7 @@ def test_a_mode_that_would_fit(gpt2):
     device = _devices.find("t4")
     peaks = {}
     for mode in ("conservative", "balanced", "aggressive"):
-        config = Config(mode, force_optimize=True)
+        config = Config(mode, memory_budget_gb=1)
         peaks[mode] = Request.of(config, device, EVERYTHING).pareto(known, half)[-1].peak_bytes
     assert peaks["aggressive"] < peaks["balanced"] < peaks["conservative"]
     for mode, target, wanted in (
