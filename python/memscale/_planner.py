@@ -18,6 +18,8 @@ from .profiles import Profile, profile_step, resized, shape_of
 
 Shape = tuple[int, int]
 
+_MAX_PLANS = 1024  # that are remembered
+
 
 def can_profile(model: nn.Module, config: Config) -> bool:
     """May a step of this model be analysed without running it? Not if it is spread over devices."""
@@ -124,7 +126,14 @@ class Planner:
                 raise
             except (MemScaleError, ValueError):
                 pass
-        self._plans[shape] = self.request.create(self._profile(args, kwargs), may_change=self._may_change)
+        if len(self._plans) >= _MAX_PLANS:
+            self._plans.clear()
+        try:
+            self._plans[shape] = self.request.create(self._profile(args, kwargs), may_change=self._may_change)
+        except BudgetError:
+            raise
+        except (MemScaleError, ValueError):  # it cannot be analysed at this shape: the plan at hand will have to do
+            self._plans[shape] = self._base
         return self._plans[shape]
 
     @property

@@ -73,6 +73,7 @@ class Executor:
         """Attach to the model. With a sample (positional and keyword inputs) the plan is settled at once."""
         if plan is not None:
             plan.check_units(self._rows())
+            _check_techniques(plan)
         self._log = Log(self.config)
         try:
             self._attach_modules()
@@ -341,6 +342,15 @@ class _Measurement:
             return 2 * sum(_memory.storages(_core.tensors_in(output)).values())
         kept = _memory.storages([*self._outside, *_core.tensors_in(output)])
         return sum(size for address, size in kept.items() if address not in self._seen)
+
+
+def _check_techniques(plan: Plan) -> None:
+    """A plan may know more than this version runs."""
+    more = {"; ".join(t) for t in plan.layers.values() if t not in ((), ("recompute",))} | set(plan.state)
+    if more:
+        raise MemScaleError(
+            f"the plan uses techniques that are not in this version ({', '.join(sorted(more))}); make it without --all"
+        )
 
 
 # What is put on modules.

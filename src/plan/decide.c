@@ -222,6 +222,11 @@ static int64_t stride_of(const ms__decision *d, const ms__variant *v) {
     return allocates(d) ? v->chain.max_ticks / MAX_PLANS + 1 : 1;
 }
 
+/* The end of the last stride that is whole by then. */
+static int64_t last_end(const ms__decision *d, const ms__variant *v, int64_t ticks) {
+    return ticks >= v->chain.max_ticks ? v->chain.max_ticks : ticks - (ticks + 1) % stride_of(d, v);
+}
+
 static int64_t end_of_stride(const ms__decision *d, const ms__variant *v, int64_t ticks) {
     int64_t stride = stride_of(d, v), end = ticks / stride * stride + stride - 1;
     return end < v->chain.max_ticks ? end : v->chain.max_ticks;
@@ -311,14 +316,14 @@ static ms_status consider(ms__decision *d, const ms__variant *v, const uint8_t *
 
 /* From the leanest by its chain on, until no other can be leaner. */
 static ms_status try_leanest(ms__decision *d, ms__variant *v, ms__search *search, const goal *aim, uint8_t *choices) {
-    int64_t most = (aim->max_ns - v->chain.base_ns) / v->chain.tick_ns, stride = stride_of(d, v);
-    while ((most -= (most + 1) % stride) >= 0) { /* to the end of a stride */
+    int64_t most = last_end(d, v, (aim->max_ns - v->chain.base_ns) / v->chain.tick_ns);
+    while (most >= 0) {
         int64_t ticks = ms__search_leanest(search, most, choices);
         if (ticks == MS__NO_TICKS) return MS_OK;
         int64_t least = ms__search_peak(search, ticks) - ms__search_slack(search);
         bool beaten = d->best.choices != NULL && least / aim->grain > d->best.peak_bytes / aim->grain;
         if (beaten || least > aim->max_bytes) return MS_OK;
-        most = ticks - 1;
+        most = last_end(d, v, ticks - 1);
         ms_status status = consider(d, v, choices, aim);
         if (status != MS_OK) return status;
     }

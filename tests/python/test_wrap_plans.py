@@ -1,6 +1,7 @@
 """Plans as users get them: from a static profile, when the first batch is there, and for batches that change."""
 
 import itertools
+import json
 import logging
 
 import pytest
@@ -164,6 +165,17 @@ def test_a_step_that_cannot_be_analysed_is_measured(caplog):
     zoo.assert_same([p.grad for p in plain.parameters()], [p.grad for p in model.parameters()])
 
 
+@pytest.mark.parametrize(("key", "value"), [("action", "keep products"), ("action", "offload"), ("state", ["8bit"])])
+def test_a_plan_that_this_version_cannot_run_is_refused(key, value):
+    args, kwargs = sizes.batch_of("gpt2")
+    model = sizes.make("gpt2")
+    text = json.loads(memscale.plan(model, args or kwargs, config=config_of(0.040)).to_json())
+    (text if key == "state" else text["units"][3])[key] = value
+    with pytest.raises(memscale.MemScaleError, match="not in this version"):
+        memscale.wrap(model, config_of(0.040), plan=memscale.Plan.from_json(json.dumps(text)))
+    assert not hasattr(model, "_memscale_executor")
+
+
 # ---- Batches that change ----
 
 
@@ -245,6 +257,19 @@ def test_lengths_are_profiled_once(monkeypatch):
         assert plan.predicted_peak_bytes <= plan.budget_bytes - plan.margin_bytes
     assert [named["shapes"] for named in calls] == [False, True]
     assert len(used) > 1
+
+
+def test_shapes_that_cannot_be_analysed_keep_the_plan(monkeypatch):
+    model = memscale.wrap(sizes.make("gpt2"), config_of(0.060))
+    gradients(model, sizes.batch_of("gpt2"))
+    plan = model._memscale_executor.plan
+
+    def fail(*args, **named):
+        raise memscale.MemScaleError("no")
+
+    monkeypatch.setattr(_planner, "profile_step", fail)
+    gradients(model, repeated(sizes.batch_of("gpt2"), 2))
+    assert model._memscale_executor.plan is plan
 
 
 def test_evaluation_is_left_alone():
