@@ -14,6 +14,7 @@
 typedef struct found {
     ms__candidate plan;
     int32_t variant;
+    bool waits; /* the ticks that it is counted in */
 } found;
 
 typedef struct collection {
@@ -21,6 +22,7 @@ typedef struct collection {
     found *items;
     int64_t n;
     int64_t n_limits;
+    bool waits; /* ticks as they are set */
 } collection;
 
 static ms_status add(collection *c, int32_t variant, const uint8_t *choices) {
@@ -29,6 +31,7 @@ static ms_status add(collection *c, int32_t variant, const uint8_t *choices) {
     ms__value value = ms__chain_play(&v->chain, choices);
     found *item = &c->items[c->n];
     *item = (found){.variant = variant,
+                    .waits = c->waits,
                     .plan = {.state = v->state,
                              .peak_bytes = value.peak_bytes,
                              .step_ns = v->chain.base_ns + value.ticks * v->chain.tick_ns,
@@ -53,17 +56,24 @@ static ms_status search_limits(collection *c, int32_t variant, ms__search *searc
     return status;
 }
 
-/* With ticks that reach to the slowest plan there is. */
-static ms_status search_variant(collection *c, int32_t variant) {
+static ms_status search_pass(collection *c, int32_t variant, bool waits) {
     ms__chain *chain = &c->decision.variants[variant].chain;
     ms__arena arena = {0};
     ms__search *search = NULL;
     uint8_t *choices = ms__arena_array(&arena, (size_t)chain->n, 1);
-    ms__chain_set_ticks(chain, ms__chain_has_waits(chain));
+    ms__chain_set_ticks(chain, waits);
+    c->waits = waits;
     ms_status status = choices == NULL ? MS_E_NO_MEMORY : ms__search_new(&arena, chain, chain->max_ticks, &search);
     if (status == MS_OK) status = search_limits(c, variant, search, choices);
     ms__arena_free(&arena);
     return status;
+}
+
+/* Both lengths of ticks: one is finer, the other reaches further. */
+static ms_status search_variant(collection *c, int32_t variant) {
+    ms_status status = search_pass(c, variant, false);
+    bool more = status == MS_OK && ms__chain_has_waits(&c->decision.variants[variant].chain);
+    return more ? search_pass(c, variant, true) : status;
 }
 
 static int by_time(const void *a, const void *b) {
@@ -92,10 +102,12 @@ static void thin(collection *c, int64_t n_wanted) {
 static ms_status simulate_all(collection *c) {
     ms_status status = MS_OK;
     for (int64_t i = 0; i < c->n && status == MS_OK; i++) {
-        uint8_t *choices = c->items[i].plan.choices;
-        status = ms__decision_appraise(&c->decision, &c->decision.variants[c->items[i].variant], choices, INT64_MAX,
-                                       &c->items[i].plan);
-        c->items[i].plan.choices = choices;
+        found *item = &c->items[i];
+        ms__variant *variant = &c->decision.variants[item->variant];
+        uint8_t *choices = item->plan.choices;
+        ms__chain_set_ticks(&variant->chain, item->waits);
+        status = ms__decision_appraise(&c->decision, variant, choices, INT64_MAX, &item->plan);
+        item->plan.choices = choices;
     }
     return status;
 }
@@ -103,7 +115,7 @@ static ms_status simulate_all(collection *c) {
 static ms_status collect(collection *c, int64_t capacity) {
     ms_status status = ms__decision_open(&c->decision);
     c->n_limits = capacity - 1;
-    size_t most = (size_t)c->decision.n_variants * (size_t)(capacity + 1);
+    size_t most = (size_t)c->decision.n_variants * (size_t)(capacity + 1) * 2;
     c->items = ms__arena_array(&c->decision.arena, most + 1, sizeof *c->items);
     if (status == MS_OK && c->items == NULL) status = MS_E_NO_MEMORY;
     for (int32_t i = 0; i < c->decision.n_variants && status == MS_OK; i++) status = search_variant(c, i);
