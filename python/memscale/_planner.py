@@ -16,9 +16,32 @@ from .errors import BudgetError, MemScaleError
 from .plans import Plan
 from .profiles import Profile, profile_step, resized, shape_of
 
-Shape = tuple[int, int]
+Shape = tuple[int, int]  # batch and length
+Sizes = tuple[torch.Size, ...]  # of all tensors of an input
 
 _MAX_PLANS = 1024  # that are remembered
+
+
+def sizes_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sizes:
+    """The sizes of all tensors of an input."""
+    return tuple(tensor.shape for tensor in _core.tensors_in((args, kwargs)))
+
+
+def _follows(old: Sizes, old_shape: Shape, new: Sizes, shape: Shape) -> bool:
+    """Do these inputs differ in nothing but batch and length?"""
+
+    def same(i: int, a: int, b: int) -> bool:
+        return a == b or (a, b) == ((old_shape[0], shape[0]) if i == 0 else (old_shape[1], shape[1]))
+
+    return len(old) == len(new) and all(
+        len(a) == len(b) and all(same(i, x, y) for i, (x, y) in enumerate(zip(a, b))) for a, b in zip(old, new)
+    )
+
+
+def _is_no_larger(new: Sizes, known: Sizes) -> bool:
+    return len(new) == len(known) and all(
+        len(a) == len(b) and all(x <= y for x, y in zip(a, b)) for a, b in zip(new, known)
+    )
 
 
 def can_profile(model: nn.Module, config: Config) -> bool:
@@ -33,14 +56,15 @@ class Planner:
     Attributes:
         request: what the engine is asked for.
         known: the profile that plans are made from, once there is one.
-        shape: batch and length that the plan at hand is for.
+        sizes: of the inputs that came last.
     """
 
     def __init__(self, model: nn.Module, config: Config, optimizer: torch.optim.Optimizer | None) -> None:
         self.model = model
         self.config = config
         self.known: Profile | None = None
-        self.shape: Shape = (0, 0)
+        self.sizes: Sizes = ()
+        self._base_sizes: Sizes = ()
         self._optimizer = optimizer
         budget = _memory.budget_bytes(config, _memory.main_device(model))
         self.request = Request.of(config, _devices.find(None, model), budget_bytes=budget)
@@ -50,6 +74,7 @@ class Planner:
         self._seconds = 0.0  # that the last profile took
         self._base: Plan | None = None
         self._plans: dict[Any, Plan] = {}  # by number of the guard, or by shape
+        self._others: dict[Sizes, Plan] = {}  # of inputs that differ in more than batch and length
 
     def from_units(self, rows: list[_core.UnitRow], rest_bytes: int, *, provisional: bool = False) -> Plan:
         """A plan from what was measured while units ran, or from nothing yet."""
@@ -63,7 +88,7 @@ class Planner:
             MemScaleError: the step cannot be analysed; BudgetError: no plan fits.
         """
         self.known = self._profile(args, kwargs)
-        self.shape = shape_of(args, kwargs)
+        self.sizes = self._base_sizes = sizes_of(args, kwargs)
         try:
             return self.again(excluded)
         except BudgetError as error:
@@ -89,12 +114,29 @@ class Planner:
         assert self._base is not None
         return self._base
 
-    def at(self, shape: Shape, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
-        """The plan for a step with inputs of this shape.
+    def at(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
+        """The plan for a step with these inputs, by their sizes.
 
         Raises:
             BudgetError: no plan fits such a step.
         """
+        assert self._base is not None
+        sizes, shape = sizes_of(args, kwargs), shape_of(args, kwargs)
+        if _follows(self._base_sizes, self._base.shape, sizes, shape):
+            return self._at_shape(shape, args, kwargs)
+        if sizes not in self._others:
+            self._others[sizes] = self._at_sizes(sizes, args, kwargs)
+        return self._others[sizes]
+
+    def _at_sizes(self, sizes: Sizes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
+        """What is no larger than something that is known fits with its plan; else the step is profiled."""
+        assert self._base is not None
+        for known, plan in ((self._base_sizes, self._base), *self._others.items()):
+            if _is_no_larger(sizes, known):
+                return plan
+        return self._alone(args, kwargs)
+
+    def _at_shape(self, shape: Shape, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
         assert self._base is not None
         if self._guard is None:
             return self._base
@@ -119,30 +161,33 @@ class Planner:
         if not self._knows_shapes:
             self._knows_shapes = True
             try:
-                self.known = self._profile(args, kwargs, shapes=True).at(*self.known_shape)
+                self.known = self._profile(args, kwargs, shapes=True).at(*self._base.shape)
                 self._watch(self._base)
-                return self.at(shape, args, kwargs)
+                return self._at_shape(shape, args, kwargs)
             except BudgetError:
                 raise
             except (MemScaleError, ValueError):
                 pass
-        if len(self._plans) >= _MAX_PLANS:
-            self._plans.clear()
-        try:
-            self._plans[shape] = self.request.create(self._profile(args, kwargs), may_change=self._may_change)
-        except BudgetError:
-            raise
-        except (MemScaleError, ValueError):  # it cannot be analysed at this shape: the plan at hand will have to do
-            self._plans[shape] = self._base
+        self._plans[shape] = self._alone(args, kwargs)
         return self._plans[shape]
 
-    @property
-    def known_shape(self) -> Shape:
-        return self._base.shape if self._base is not None else self.shape
+    def _alone(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
+        """The plan from a profile of this very step. If that cannot be had, the plan at hand will have to do."""
+        assert self._base is not None
+        for plans in (self._plans, self._others):
+            if len(plans) >= _MAX_PLANS:
+                plans.clear()
+        try:
+            return self.request.create(self._profile(args, kwargs), may_change=self._may_change)
+        except BudgetError:
+            raise
+        except (MemScaleError, ValueError):
+            return self._base
 
     def _watch(self, plan: Plan) -> None:
         self._base = plan
         self._plans.clear()
+        self._others.clear()
         if self.known is not None:
             self._guard = self.request.guard(self.known, plan, may_change=self._may_change)
 

@@ -21,13 +21,12 @@ from . import _core, _memory, _use_cache
 from ._attach import Attachment
 from ._backward import OnCallingThread, is_on_one_gpu
 from ._log import Log
-from ._planner import Planner, can_profile
+from ._planner import Planner, Sizes, can_profile, sizes_of
 from ._recompute import Measured, Problem, Unit, identity
 from ._units import find_units, param_bytes
 from .config import Config
 from .errors import BudgetError, MemScaleError, MemScaleWarning
 from .plans import Plan
-from .profiles import shape_of
 
 HANDLE = "_memscale_executor"
 
@@ -161,18 +160,18 @@ class Executor:
         self._apply(self._planner.from_units(self._rows(), rest_bytes))
         self._info("plan: %s", self.plan.describe())
 
-    def _change_shape(self, shape: tuple[int, int], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A batch of another shape: does it fit, and with which plan?"""
+    def _change_sizes(self, sizes: Sizes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A batch of other sizes: does it fit, and with which plan?"""
         self._aside = True
         try:
-            plan = self._planner.at(shape, args, kwargs)
+            plan = self._planner.at(args, kwargs)
         finally:
             self._aside = False
-        self._planner.shape = shape
+        self._planner.sizes = sizes
         if plan is not self.plan:
             self._apply(plan)
-            size = f"{shape[0]} x {shape[1]}" if shape[1] else str(shape[0])
-            self._say_once(f"batches of {size} and alike: {plan.describe()}")
+            first = " x ".join(str(n) for n in sizes[0])
+            self._say_once(f"batches of {first} and alike: {plan.describe()}")
 
     def _excluded(self) -> set[str]:
         return {unit.name for unit in self._units if unit.excluded is not None}
@@ -223,9 +222,9 @@ class Executor:
             if not (_may_hook() and self._settle_statically(args, kwargs)):
                 self._measuring = _Measurement(self)
         elif self._planner.known is not None:
-            shape = shape_of(args, kwargs)
-            if shape != self._planner.shape:
-                self._change_shape(shape, args, kwargs)
+            sizes = sizes_of(args, kwargs)
+            if sizes != self._planner.sizes:
+                self._change_sizes(sizes, args, kwargs)
 
     def end_forward(self, output: Any) -> None:
         """It ends; with None if it raised."""

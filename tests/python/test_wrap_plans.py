@@ -259,6 +259,33 @@ def test_lengths_are_profiled_once(monkeypatch):
     assert len(used) > 1
 
 
+def encoder():
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(64, 4, 256, batch_first=True)
+    return nn.TransformerEncoder(layer, 4, enable_nested_tensor=False).train()
+
+
+def test_other_dimensions_count_too(monkeypatch):
+    """Sequences of vectors: their length is no length of tokens."""
+    calls = []
+    real = _planner.profile_step
+    monkeypatch.setattr(_planner, "profile_step", lambda *args, **named: calls.append(1) or real(*args, **named))
+    plain, model = encoder(), encoder()
+    memscale.wrap(model, config_of(0.020))
+    recomputed = []
+    for length in (32, 128, 64, 32, 128):
+        batch = ((zoo.floats(8, length, 64),), {})
+        zoo.assert_same(gradients(plain, batch), gradients(model, batch))
+        plan = model._memscale_executor.plan
+        recomputed.append(plan.n_recomputed)
+        assert plan.predicted_peak_bytes <= plan.budget_bytes - plan.margin_bytes
+    assert recomputed[0] == recomputed[3] == 0
+    assert recomputed[1] == recomputed[2] == recomputed[4] > 0  # what fits more fits less
+    assert len(calls) == 2
+    with pytest.raises(memscale.BudgetError):
+        model(zoo.floats(8, 2048, 64))
+
+
 def test_shapes_that_cannot_be_analysed_keep_the_plan(monkeypatch):
     model = memscale.wrap(sizes.make("gpt2"), config_of(0.060))
     gradients(model, sizes.batch_of("gpt2"))
