@@ -162,6 +162,7 @@ def test_a_step_that_cannot_be_analysed_is_measured(caplog):
             m(zoo.floats(4, 16)).sum().backward()
     assert "measured as it runs" in caplog.text
     assert model._memscale_executor.plan.n_recomputed > 0
+    memscale.detach(model)
     zoo.assert_same([p.grad for p in plain.parameters()], [p.grad for p in model.parameters()])
 
 
@@ -209,6 +210,7 @@ def test_a_larger_batch_gets_a_plan_of_its_own(caplog, recomputed):
             assert (plan.n_recomputed > 0) == (n == 2)
             assert plan.predicted_peak_bytes <= plan.budget_bytes - plan.margin_bytes
             assert bool(recomputed) == (n == 2)
+    memscale.detach(model)
     said = [record.message for record in caplog.records if "batches of" in record.message]
     assert len(said) == 2  # one for each shape, not for each batch
 
