@@ -276,7 +276,8 @@ static ms_status find_fastest_of(ms__decision *d, ms__variant *v) {
     if (found) return keep_best(d, v, &kept, choices, 0);
     for (int pass = 0; pass < 2 && !found && status == MS_OK && set_pass(v, pass); pass++) {
         int64_t ticks = v->chain.max_ticks; /* slower than what another variant has is of no use */
-        if (d->best.choices != NULL) ticks = (d->best.step_ns - v->chain.base_ns) / v->chain.tick_ns;
+        if (d->best.choices != NULL)
+            ticks = end_of_stride(d, v, (d->best.step_ns - v->chain.base_ns) / v->chain.tick_ns);
         if (d->best.choices != NULL && v->least_ns > d->best.step_ns) break;
         ms__arena arena = {0};
         ms__search *search = NULL;
