@@ -40,6 +40,7 @@ static ms__option random_option(const problem *p, bool first) {
     if (!one_in(3) || p->chain.link.tick_ns == 0) return o;
     o.copy_bytes = some_bytes(p, 40);
     o.copy_ticks = (int32_t)up_to(6);
+    if (o.copy_bytes == 0) o.copy_ticks = 0; /* nothing takes no time */
     o.waits = one_in(2);
     return o;
 }
