@@ -388,18 +388,12 @@ static size_text show(int64_t bytes) {
     return shown;
 }
 
-static const char *const part_names[MS_N_CATEGORIES] = {"activations", "parameters",      "buffers",     "inputs",
-                                                        "gradients",   "optimizer state", "temporaries", "libraries"};
-
-static const char *const phase_names[MS_N_PHASES] = {
-    "no phase", "forward", "the loss", "backward", "the optimizer step", "the optimizer step", "no phase"};
-
 /* What the peak is made of, what is under 2 % left out; where only units are known, what no plan changes. */
 static void show_parts(const ms__decision *d, const ms_simulation_summary *played, char *out, size_t n) {
     size_t used = 0;
     for (int c = 0; c < MS_N_CATEGORIES; c++)
         if (played->parts[c] > d->best.peak_bytes / 50 && used < n)
-            used += (size_t)snprintf(out + used, n - used, "%s%s %s", used == 0 ? ": " : ", ", part_names[c],
+            used += (size_t)snprintf(out + used, n - used, "%s%s %s", used == 0 ? ": " : ", ", ms__part_name(c),
                                      show(played->parts[c]).text);
     if (d->request->profile->step == NULL)
         (void)snprintf(out, n,
@@ -419,7 +413,7 @@ static ms_status refuse(ms__decision *d) {
     if (v != NULL && v->basis->runs[MS__KEPT] != NULL) {
         status = simulate(d, v, d->best.choices, &played);
         const char *name = played.peak_unit >= 0 ? d->request->profile->units[played.peak_unit].name : "between layers";
-        (void)snprintf(place, sizeof place, "it is in %s, %.96s", phase_names[played.peak_phase], name);
+        (void)snprintf(place, sizeof place, "it is in %s, %.96s", ms__phase_name(played.peak_phase), name);
     }
     if (status != MS_OK) return status;
     show_parts(d, &played, parts, sizeof parts);

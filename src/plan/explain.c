@@ -63,11 +63,6 @@ static int cut(const char *name, int most) {
 
 /* ---- The paragraph ---- */
 
-static const char *const part_names[MS_N_CATEGORIES] = {"activations", "parameters",      "buffers",     "inputs",
-                                                        "gradients",   "optimizer state", "temporaries", "libraries"};
-static const char *const phase_names[MS_N_PHASES] = {
-    "", "forward", "the loss", "backward", "the optimizer step", "the optimizer step", ""};
-
 static void put_peak(text *t, const ms_plan *plan) {
     const ms_plan_summary *s = &plan->summary;
     put(t, "The step takes %s when nothing is done. ", show_bytes(s->baseline_peak_bytes).text);
@@ -84,7 +79,7 @@ static void put_peak(text *t, const ms_plan *plan) {
 static void put_place(text *t, const ms_plan *plan) {
     const ms_plan_summary *s = &plan->summary;
     if (s->peak_phase == MS_PHASE_STATE) return;
-    put(t, "The peak is in %s", phase_names[s->peak_phase]);
+    put(t, "The peak is in %s", ms__phase_name(s->peak_phase));
     const char *name = s->peak_unit >= 0 ? plan->entries[s->peak_unit].name : "";
     if (s->peak_unit >= 0) put(t, " of %.*s", cut(name, 96), name);
     const char *before = ": ";
@@ -95,7 +90,7 @@ static void put_place(text *t, const ms_plan *plan) {
             if (!written[c] && (largest < 0 || s->parts[c] > s->parts[largest])) largest = c;
         if (s->parts[largest] < s->predicted_peak_bytes / 100) break;
         written[largest] = true;
-        put(t, "%s%s %s", before, part_names[largest], show_bytes(s->parts[largest]).text);
+        put(t, "%s%s %s", before, ms__part_name(largest), show_bytes(s->parts[largest]).text);
         before = ", ";
     }
     put(t, ". ");

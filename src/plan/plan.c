@@ -169,3 +169,15 @@ const char *ms_state_name(uint32_t flag) {
         if (flag == 1U << i) return state_names[i];
     return "?";
 }
+
+const char *ms__part_name(int32_t category) {
+    static const char *const names[MS_N_CATEGORIES] = {"activations", "parameters",      "buffers",     "inputs",
+                                                       "gradients",   "optimizer state", "temporaries", "libraries"};
+    return names[category];
+}
+
+const char *ms__phase_name(int32_t phase) {
+    static const char *const names[MS_N_PHASES] = {
+        "no phase", "forward", "the loss", "backward", "the optimizer step", "the optimizer step", "no phase"};
+    return names[phase];
+}

@@ -361,6 +361,9 @@ PyObject *core_profile_fit(PyObject *module, PyObject *list);
 /* A profile as an object, which owns it; NULL with an exception where the status is an error. */
 PyObject *core_wrap_profile(core_state *state, ms_status status, ms_profile *profile);
 
+/* Bytes by category as a list. */
+PyObject *core_parts_of(const int64_t *parts);
+
 /* The profile of an object, borrowed; NULL with a TypeError if it is none. */
 const ms_profile *core_profile_of(core_state *state, PyObject *object);
 PyObject *core_checksum(PyObject *module, PyObject *data);

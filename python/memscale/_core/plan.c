@@ -185,16 +185,6 @@ PyObject *core_plan_from_json(PyObject *module, PyObject *object) {
 
 PyDoc_STRVAR(summary_doc, "summary($self, /)\n--\n\nThe plan's figures as a dict.");
 
-static PyObject *ints_of(const int64_t *values, int n) {
-    PyObject *list = PyList_New(0);
-    for (int i = 0; list != NULL && i < n; i++) {
-        PyObject *value = PyLong_FromLongLong(values[i]);
-        if (value == NULL || PyList_Append(list, value) < 0) Py_CLEAR(list);
-        Py_XDECREF(value);
-    }
-    return list;
-}
-
 static PyObject *plan_summary(PyObject *self, PyObject *Py_UNUSED(unused)) {
     ms_plan_summary s = {.struct_bytes = sizeof s};
     ms_status status = ms_plan_get_summary(((PlanObject *)self)->plan, &s);
@@ -221,7 +211,7 @@ static PyObject *plan_summary(PyObject *self, PyObject *Py_UNUSED(unused)) {
         {"peak_unit", s.peak_unit},
         {"peak_phase", s.peak_phase},
     };
-    PyObject *dict = Py_BuildValue("{sNsNsK}", "parts", ints_of(s.parts, MS_N_CATEGORIES), "skipped",
+    PyObject *dict = Py_BuildValue("{sNsNsK}", "parts", core_parts_of(s.parts), "skipped",
                                    PyBool_FromLong((long)s.skipped), "fingerprint", (unsigned long long)s.fingerprint);
     for (size_t i = 0; dict != NULL && i < sizeof numbers / sizeof *numbers; i++) {
         PyObject *value = PyLong_FromLongLong(numbers[i].value);

@@ -172,7 +172,7 @@ static PyObject *profile_at(PyObject *self, PyObject *args) {
 
 /* ---- Simulations ---- */
 
-static PyObject *parts_of(const int64_t *parts) {
+PyObject *core_parts_of(const int64_t *parts) {
     PyObject *list = PyList_New(0);
     for (int i = 0; list != NULL && i < MS_N_CATEGORIES; i++) {
         PyObject *value = PyLong_FromLongLong(parts[i]);
@@ -189,7 +189,7 @@ static PyObject *points_of(const ms_simulation *sim) {
         PyObject *row = NULL;
         if (ms_simulation_at(sim, i, &p) == MS_OK)
             row = Py_BuildValue("(iiLLLN)", (int)p.unit, (int)p.phase, (long long)p.peak_bytes, (long long)p.end_bytes,
-                                (long long)p.duration_ns, parts_of(p.parts));
+                                (long long)p.duration_ns, core_parts_of(p.parts));
         if (row == NULL || PyList_Append(list, row) < 0) Py_CLEAR(list);
         Py_XDECREF(row);
     }
@@ -222,7 +222,7 @@ static PyObject *summary_of(const ms_simulation *sim) {
         {"peak_unit", s.peak_unit},
         {"peak_phase", s.peak_phase},
     };
-    PyObject *dict = Py_BuildValue("{sNsN}", "parts", parts_of(s.parts), "points", points_of(sim));
+    PyObject *dict = Py_BuildValue("{sNsN}", "parts", core_parts_of(s.parts), "points", points_of(sim));
     for (size_t i = 0; dict != NULL && i < sizeof numbers / sizeof *numbers; i++) {
         PyObject *value = PyLong_FromLongLong(numbers[i].value);
         if (value == NULL || PyDict_SetItemString(dict, numbers[i].name, value) < 0) Py_CLEAR(dict);
