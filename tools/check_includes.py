@@ -58,7 +58,7 @@ def main() -> int:
             continue
         for number, line in enumerate(path.read_text().splitlines(), 1):
             problems += check_line(folder, path, number, line)
-    for path in sorted((ROOT / "python/memscale/_core").glob("*.[ch]")):
+    for path in sorted((ROOT / "python/memscale/_core").rglob("*.[ch]")):
         for number, line in enumerate(path.read_text().splitlines(), 1):
             match = QUOTED.search(line)
             if match and match.group(1) != "core.h":

@@ -116,9 +116,9 @@ MS_API ms_status ms_gpu_create(const ms_gpu_options *options, ms_gpu **out_gpu);
 MS_API void ms_gpu_destroy(ms_gpu *gpu);
 
 /* How many devices there are; 0 without a driver, for NULL, and in a forked child. Cannot fail. */
-MS_API int64_t ms_gpu_count(const ms_gpu *gpu);
+MS_API int64_t ms_gpu_count_devices(const ms_gpu *gpu);
 
-enum ms_gpu_part {
+enum ms_gpu_component {
     MS_GPU_DRIVER = 0, /* devices, copies, launches */
     MS_GPU_NVML = 1,   /* link and memory of other processes */
     MS_GPU_NVRTC = 2,  /* compiles kernels */
@@ -126,18 +126,18 @@ enum ms_gpu_part {
     MS_GPU_CACHE = 4   /* compiled programs on disk */
 };
 
-typedef struct ms_gpu_part_state {
+typedef struct ms_gpu_component_info {
     uint64_t struct_bytes;
     int64_t works;   /* 1 or 0 */
     int64_t version; /* 1000 * major + 10 * minor, as CUDA writes it; 0 if it has none or does not work */
     char text[256];  /* what it is (a path, a folder), or why it does not work */
-} ms_gpu_part_state;
+} ms_gpu_component_info;
 
-/* One of enum ms_gpu_part. `out->struct_bytes` must be set. Any thread. Errors: MS_E_INVALID. */
-MS_API ms_status ms_gpu_get_part(ms_gpu *gpu, int32_t part, ms_gpu_part_state *out);
+/* One of enum ms_gpu_component. `out->struct_bytes` must be set. Any thread. Errors: MS_E_INVALID. */
+MS_API ms_status ms_gpu_get_component(ms_gpu *gpu, int32_t part, ms_gpu_component_info *out);
 
 /* The name of a part, e.g. "driver"; "?" if unknown. Static storage. Cannot fail. */
-MS_API const char *ms_gpu_part_name(int32_t part);
+MS_API const char *ms_gpu_component_name(int32_t part);
 
 /* A 64-bit checksum of bytes, the same on host and device: a check against lost or changed bytes, not against malice.
  * `data` may be NULL where n_bytes is 0. Any thread. Cannot fail. */
@@ -145,9 +145,9 @@ MS_API uint64_t ms_checksum(const void *data, size_t n_bytes);
 
 /* The same of device memory, computed there. `address` is a device address; `stream` is a CUstream (0: the legacy
  * default stream) of the device's primary context. Work that was queued on the stream is seen; the call waits for the
- * stream. Where no kernel can be had (ms_gpu_get_part tells why) the bytes are copied to the host in pieces and summed
- * there, which is said once at info. Any thread. Errors: MS_E_INVALID (no such device or range), MS_E_UNAVAILABLE (no
- * driver), MS_E_CUDA, MS_E_NO_MEMORY. */
+ * stream. Where no kernel can be had (ms_gpu_get_component tells why) the bytes are copied to the host in pieces and
+ * summed there, which is said once at info. Any thread. Errors: MS_E_INVALID (no such device or range),
+ * MS_E_UNAVAILABLE (no driver), MS_E_CUDA, MS_E_NO_MEMORY. */
 MS_API ms_status ms_gpu_checksum(ms_gpu *gpu, int64_t device, uint64_t address, uint64_t n_bytes, uint64_t stream,
                                  uint64_t *out);
 
@@ -240,7 +240,7 @@ MS_API int64_t ms_gpu_model_count(void);
 
 /* The `index`-th of them, in the order of their generations. `out->struct_bytes` must be set. Any thread.
  * Errors: MS_E_INVALID (index out of range). */
-MS_API ms_status ms_gpu_model_at(int64_t index, ms_gpu_model *out);
+MS_API ms_status ms_gpu_model_get(int64_t index, ms_gpu_model *out);
 
 /* A model by its key, by the driver's name, or by what people call it: "rtx3090", "RTX 3090", "NVIDIA GeForce RTX
  * 3090". Case, spaces, dashes and the vendor's prefixes do not matter. The size of the memory may stand behind the name
@@ -315,9 +315,9 @@ MS_API uint64_t ms_hash64(const void *data, size_t n_bytes, uint64_t seed);
 
 /* ---- Traces ---------------------------------------------------------------------------------------------------- */
 
-/* The phases of a training step, in order. MS_PHASE_STATE is what is there before it. */
+/* The phases of a training step, in order. MS_PHASE_SETUP is what is there before it. */
 enum ms_phase {
-    MS_PHASE_STATE = 0,
+    MS_PHASE_SETUP = 0,
     MS_PHASE_FORWARD = 1,
     MS_PHASE_LOSS = 2,
     MS_PHASE_BACKWARD = 3,
@@ -335,7 +335,7 @@ enum ms_category {
     MS_CATEGORY_INPUT = 3,
     MS_CATEGORY_GRADIENT = 4,  /* of parameters */
     MS_CATEGORY_OPTIMIZER = 5, /* its state */
-    MS_CATEGORY_WORKING = 6,   /* gradients on their way, temporaries of the optimizer, memory inside kernels */
+    MS_CATEGORY_TEMPORARY = 6, /* gradients on their way, temporaries of the optimizer, memory inside kernels */
     MS_CATEGORY_LIBRARY = 7,   /* workspaces of libraries */
     MS_N_CATEGORIES = 8
 };
@@ -392,13 +392,13 @@ enum ms_unit_flag {
 
 /* What is known about a unit, in the order in which units first run. */
 typedef struct ms_unit {
-    const char *name;       /* UTF-8, unique in the model */
-    int64_t param_bytes;    /* parameters below it */
-    int64_t saved_bytes;    /* what its forward keeps for backward when nothing is done */
-    int64_t boundary_bytes; /* what must be kept to run it again: its inputs that no earlier unit keeps */
-    int64_t n_rows;         /* rows that go through its parameters: batch times length */
-    uint32_t flags;         /* enum ms_unit_flag */
-    uint32_t reserved;      /* 0 */
+    const char *name;    /* UTF-8, unique in the model */
+    int64_t param_bytes; /* parameters below it */
+    int64_t saved_bytes; /* what its forward keeps for backward when nothing is done */
+    int64_t input_bytes; /* what must be kept to run it again: its inputs that no earlier unit keeps */
+    int64_t n_rows;      /* rows that go through its parameters: batch times length */
+    uint32_t flags;      /* enum ms_unit_flag */
+    uint32_t reserved;   /* 0 */
 } ms_unit;
 
 /* A model's units with their bytes, and what is there beside them: what a plan is made from. Immutable: may be read
@@ -409,8 +409,8 @@ typedef struct ms_profile_view {
     uint64_t struct_bytes;
     const ms_unit *units; /* borrowed: lives as long as the profile */
     int64_t n_units;
-    int64_t state_bytes; /* as in ms_plan_request */
-    int64_t rest_bytes;
+    int64_t resident_bytes; /* parameters, buffers, gradients and optimizer state: there in every step */
+    int64_t outside_bytes;  /* kept for backward outside of units */
 } ms_profile_view;
 
 /* A profile with copies of these units. `view->struct_bytes` must be set. `*out_profile` is owned, ms_profile_destroy.
@@ -422,9 +422,9 @@ typedef struct ms_profile_request {
     const char *const *unit_names; /* in the order of the numbers that the traces use */
     const int64_t *unit_param_bytes;
     int64_t n_units;
-    const ms_trace *kept;  /* a step with all units kept */
-    const ms_trace *lean;  /* the same step with all units recomputed; NULL: what that would do is not known */
-    int64_t batch, length; /* the shape of its input; 0: not said */
+    const ms_trace *kept;       /* a step with all units kept */
+    const ms_trace *recomputed; /* the same step with all units recomputed; NULL: what that would do is not known */
+    int64_t batch, length;      /* the shape of its input; 0: not said */
 } ms_profile_request;
 
 /* A profile with the step that was traced: what it allocates, releases and computes, unit by unit. `*out_profile` is
@@ -448,13 +448,13 @@ MS_API ms_status ms_profile_fit(const ms_profile *const *profiles, int64_t n_pro
  * a batch or a length of 1, where nothing needs to be expanded or summed. Fractions are rounded up. `*out_profile` is
  * owned, ms_profile_destroy. Any thread. Errors: MS_E_INVALID (the profile has no step, or never saw another batch or
  * length), MS_E_LIMIT (a size is negative there, or too large), MS_E_NO_MEMORY. */
-MS_API ms_status ms_profile_at(const ms_profile *profile, int64_t batch, int64_t length, ms_profile **out_profile);
+MS_API ms_status ms_profile_reshape(const ms_profile *profile, int64_t batch, int64_t length, ms_profile **out_profile);
 
 /* Cannot fail. NULL is allowed. */
 MS_API void ms_profile_destroy(ms_profile *profile);
 
 /* What is in it. `out->struct_bytes` must be set. Errors: MS_E_INVALID. */
-MS_API ms_status ms_profile_get(const ms_profile *profile, ms_profile_view *out);
+MS_API ms_status ms_profile_get_view(const ms_profile *profile, ms_profile_view *out);
 
 /* What a unit does in one phase of the step, all units kept. */
 typedef struct ms_unit_costs {
@@ -482,27 +482,27 @@ MS_API ms_status ms_profile_from_json(const char *text, size_t n_bytes, ms_profi
 
 /* What is done to a unit between its forward and its backward. */
 enum ms_action {
-    MS_ACTION_KEEP = 0,              /* nothing: what backward needs stays on the device */
-    MS_ACTION_RECOMPUTE = 1,         /* only its inputs stay; it is computed again in backward */
-    MS_ACTION_KEEP_BOTH = 2,         /* computed again but for attention and matrix products, whose outputs stay */
-    MS_ACTION_KEEP_PRODUCTS = 3,     /* ... but for matrix products */
-    MS_ACTION_KEEP_ATTENTION = 4,    /* ... but for attention */
-    MS_ACTION_OFFLOAD = 5,           /* what backward needs goes to host memory and comes back in time */
-    MS_ACTION_OFFLOAD_NOW = 6,       /* ... and the next unit waits until it has left, and again for what comes back */
+    MS_ACTION_KEEP = 0,                  /* nothing: what backward needs stays on the device */
+    MS_ACTION_RECOMPUTE = 1,             /* only its inputs stay; it is computed again in backward */
+    MS_ACTION_RECOMPUTE_EXCEPT_BOTH = 2, /* computed again but for attention and matrix products, whose outputs stay */
+    MS_ACTION_RECOMPUTE_EXCEPT_PRODUCTS = 3,  /* ... but for matrix products */
+    MS_ACTION_RECOMPUTE_EXCEPT_ATTENTION = 4, /* ... but for attention */
+    MS_ACTION_OFFLOAD = 5,                    /* what backward needs goes to host memory and comes back in time */
+    MS_ACTION_OFFLOAD_BLOCKING = 6,  /* ... and the next unit waits until it has left, and again for what comes back */
     MS_ACTION_RECOMPUTE_OFFLOAD = 7, /* computed again, from inputs that wait in host memory */
-    MS_ACTION_RECOMPUTE_OFFLOAD_NOW = 8,
+    MS_ACTION_RECOMPUTE_OFFLOAD_BLOCKING = 8,
     MS_ACTION_TILE = 9, /* computed again in tiles, which take less working memory */
     MS_N_ACTIONS = 10
 };
 
 /* What is done to the model as a whole. */
-enum ms_state_flag {
-    MS_STATE_HALF = 1 << 0,              /* computed in 16 bits; weights in fp32 stay whole, as two halves */
-    MS_STATE_8BIT = 1 << 1,              /* the optimizer's moments have 8 bits */
-    MS_STATE_OFFLOAD = 1 << 2,           /* moments and lower halves of weights are in host memory */
-    MS_STATE_OFFLOAD_GRADIENTS = 1 << 3, /* gradients go to host memory as they appear */
-    MS_STATE_TILE_LOSS = 1 << 4,         /* what follows the last unit, logits and loss, goes by tiles */
-    MS_STATE_ALL = 31
+enum ms_model_option {
+    MS_MODEL_HALF = 1 << 0,              /* computed in 16 bits; weights in fp32 stay whole, as two halves */
+    MS_MODEL_8BIT = 1 << 1,              /* the optimizer's moments have 8 bits */
+    MS_MODEL_OFFLOAD = 1 << 2,           /* moments and lower halves of weights are in host memory */
+    MS_MODEL_OFFLOAD_GRADIENTS = 1 << 3, /* gradients go to host memory as they appear */
+    MS_MODEL_TILE_LOSS = 1 << 4,         /* what follows the last unit, logits and loss, goes by tiles */
+    MS_MODEL_ALL = 31
 };
 
 enum ms_simulation_flag {
@@ -520,17 +520,17 @@ typedef struct ms_simulation_request {
     int64_t n_actions;
     const ms_rates *rates; /* of the device; its capability says what it is */
     int64_t n_multiprocessors;
-    int64_t limit_bytes; /* what torch's allocator may reserve, with MS_SIMULATE_ALLOCATOR; 0: no limit */
-    uint32_t flags;      /* enum ms_simulation_flag */
-    uint32_t state;      /* enum ms_state_flag; with MS_STATE_HALF the profile is one in 16 bits */
+    int64_t limit_bytes;    /* what torch's allocator may reserve, with MS_SIMULATE_ALLOCATOR; 0: no limit */
+    uint32_t flags;         /* enum ms_simulation_flag */
+    uint32_t model_options; /* enum ms_model_option; with MS_MODEL_HALF the profile is one in 16 bits */
 } ms_simulation_request;
 
 typedef struct ms_simulation_summary {
     uint64_t struct_bytes;
-    int64_t state_bytes;       /* parameters, buffers and inputs */
+    int64_t start_bytes;       /* parameters, buffers and inputs: there before the step */
     int64_t first_peak_bytes;  /* of the first step */
     int64_t steady_peak_bytes; /* of later steps */
-    int64_t between_bytes;     /* held between steps */
+    int64_t idle_bytes;        /* held between steps */
     int64_t first_reserved_bytes;
     int64_t reserved_bytes;         /* with MS_SIMULATE_ALLOCATOR; else the peak */
     int64_t parts[MS_N_CATEGORIES]; /* of the steady peak, by enum ms_category */
@@ -546,7 +546,7 @@ typedef struct ms_simulation_summary {
 } ms_simulation_summary;
 
 /* A stretch of the steady step: one phase inside of one unit, or between units. */
-typedef struct ms_simulation_point {
+typedef struct ms_simulation_segment {
     uint64_t struct_bytes;
     int32_t unit; /* -1: between units */
     int32_t phase;
@@ -554,7 +554,7 @@ typedef struct ms_simulation_point {
     int64_t end_bytes;
     int64_t parts[MS_N_CATEGORIES]; /* of the peak */
     int64_t duration_ns;            /* 0 where it takes no part in a steady step */
-} ms_simulation_point;
+} ms_simulation_segment;
 
 typedef struct ms_simulation ms_simulation; /* immutable: may be read from several threads at once */
 
@@ -562,19 +562,19 @@ typedef struct ms_simulation ms_simulation; /* immutable: may be read from sever
  * ms_simulation_destroy. Any thread. Errors: MS_E_INVALID, MS_E_MISMATCH (the number of actions), MS_E_BUDGET (it does
  * not fit limit_bytes; ms_error_value() is the limit that the next allocation would need), MS_E_NO_MEMORY, MS_E_LIMIT.
  */
-MS_API ms_status ms_simulate(const ms_simulation_request *request, ms_simulation **out);
+MS_API ms_status ms_simulation_create(const ms_simulation_request *request, ms_simulation **out);
 
 /* Cannot fail. NULL is allowed. */
 MS_API void ms_simulation_destroy(ms_simulation *sim);
 
 /* `out->struct_bytes` must be set. Errors: MS_E_INVALID. */
-MS_API ms_status ms_simulation_get(const ms_simulation *sim, ms_simulation_summary *out);
+MS_API ms_status ms_simulation_get_summary(const ms_simulation *sim, ms_simulation_summary *out);
 
 /* How many stretches the step has. Cannot fail. */
-MS_API int64_t ms_simulation_count(const ms_simulation *sim);
+MS_API int64_t ms_simulation_count_segments(const ms_simulation *sim);
 
 /* One of them, in order. `out->struct_bytes` must be set. Errors: MS_E_INVALID. */
-MS_API ms_status ms_simulation_at(const ms_simulation *sim, int64_t index, ms_simulation_point *out);
+MS_API ms_status ms_simulation_get_segment(const ms_simulation *sim, int64_t index, ms_simulation_segment *out);
 
 /* ---- Frontiers ------------------------------------------------------------------------------------------------- */
 
@@ -592,19 +592,19 @@ enum ms_keep {
 typedef struct ms_frontier_point {
     uint32_t keeps;       /* enum ms_keep; 0: all is recomputed */
     uint32_t reserved;    /* 0 */
-    int64_t kept_bytes;   /* held from forward to backward, beyond what is held when all is recomputed */
+    int64_t held_bytes;   /* held from forward to backward, beyond what is held when all is recomputed */
     int64_t recompute_ns; /* what the recomputation still takes */
-    int64_t saved_ns;     /* what it takes less than when all is recomputed */
+    int64_t spared_ns;    /* what it takes less than when all is recomputed */
 } ms_frontier_point;
 
 /* What a unit could keep, and what that would save. The choices are to recompute it whole, to keep attention, products
  * or both, and to keep all; the result has them in the order of their bytes, without those that keep no fewer bytes
  * than another and save no more time. The first keeps no bytes. An output counts if the recomputation makes it: that
  * ends behind the last tensor that backward needs, so each is needed by backward or by what is recomputed later. Times
- * are those of ms_simulate for these operations by themselves; on a GPU, the longer of queueing and computing them.
- * `out` has room for `capacity` points, of which MS_FRONTIER_MAX_POINTS always suffice, and gets *out_n. Any thread.
- * Errors: MS_E_INVALID (no such unit, or the profile does not know its units recomputed), MS_E_LIMIT (capacity),
- * MS_E_NO_MEMORY. */
+ * are those of ms_simulation_create for these operations by themselves; on a GPU, the longer of queueing and computing
+ * them. `out` has room for `capacity` points, of which MS_FRONTIER_MAX_POINTS always suffice, and gets *out_n. Any
+ * thread. Errors: MS_E_INVALID (no such unit, or the profile does not know its units recomputed), MS_E_LIMIT
+ * (capacity), MS_E_NO_MEMORY. */
 MS_API ms_status ms_profile_frontier(const ms_profile *profile, int64_t unit, const ms_rates *rates,
                                      ms_frontier_point *out, int64_t capacity, int64_t *out_n);
 
@@ -632,7 +632,7 @@ enum ms_plan_flag {
 typedef struct ms_plan_request {
     uint64_t struct_bytes;
     const ms_profile *profile;      /* borrowed for the call */
-    const ms_profile *half_profile; /* the same step in 16 bits, for MS_STATE_HALF; NULL: that is not to be had */
+    const ms_profile *half_profile; /* the same step in 16 bits, for MS_MODEL_HALF; NULL: that is not to be had */
     const ms_rates *rates;          /* of the device; may be NULL where the profile has no step */
     int64_t n_multiprocessors;
     int64_t budget_bytes;      /* above 0 */
@@ -641,7 +641,7 @@ typedef struct ms_plan_request {
     int64_t slowdown_ppm;      /* extra step time allowed; negative: unbounded. Ignored with MS_PLAN_FASTEST. */
     const uint8_t *may_change; /* for each unit of the profile: 0 if it has to be kept; NULL: as the profile says */
     uint32_t actions;          /* bits 1 << enum ms_action: what may be done to units beside keeping them */
-    uint32_t states;           /* enum ms_state_flag: what may be done to the model */
+    uint32_t model_options;    /* enum ms_model_option: what may be done to the model */
     uint32_t simulation;       /* enum ms_simulation_flag: how the step runs */
     uint32_t flags;            /* enum ms_plan_flag */
 } ms_plan_request;
@@ -661,20 +661,20 @@ typedef struct ms_plan_summary {
     int64_t batch, length;          /* of the input that it was made for; 0: not said */
     int64_t parts[MS_N_CATEGORIES]; /* of the predicted peak; all 0: not known */
     int64_t n_units;
-    int64_t n_changed;    /* units that are not kept */
-    int64_t skipped;      /* 1: the smart skip left the model alone */
-    uint64_t fingerprint; /* of everything that changes behaviour */
-    uint32_t state;       /* enum ms_state_flag */
-    uint32_t flags;       /* enum ms_plan_flag of the request */
-    int32_t peak_unit;    /* where the predicted peak is; -1: between units */
-    int32_t peak_phase;   /* enum ms_phase; MS_PHASE_STATE: not known */
+    int64_t n_changed;      /* units that are not kept */
+    int64_t skipped;        /* 1: the smart skip left the model alone */
+    uint64_t fingerprint;   /* of everything that changes behaviour */
+    uint32_t model_options; /* enum ms_model_option */
+    uint32_t flags;         /* enum ms_plan_flag of the request */
+    int32_t peak_unit;      /* where the predicted peak is; -1: between units */
+    int32_t peak_phase;     /* enum ms_phase; MS_PHASE_SETUP: not known */
 } ms_plan_summary;
 
 typedef struct ms_plan_entry {
     uint64_t struct_bytes;
     const char *name; /* borrowed: it lives as long as the plan */
     int64_t param_bytes;
-    int64_t kept_bytes;   /* held between its forward and its backward when nothing is done */
+    int64_t plain_bytes;  /* held between its forward and its backward when nothing is done */
     int64_t held_bytes;   /* with this plan */
     int64_t host_bytes;   /* in host memory meanwhile */
     int64_t extra_ns;     /* that its action takes */
@@ -689,10 +689,10 @@ typedef struct ms_plan_entry {
 /* Decide what is done to each unit and to the model: with MS_PLAN_FASTEST the fastest plan whose peak is within the
  * budget less the margin; else the one with the least memory whose step takes at most `slowdown_ppm` longer, and if
  * that does not fit, the fastest that does. Under a quarter of the budget nothing is done. Memory and time are those of
- * ms_simulate, with unit times rounded up to a tick that the profile gives. Among equals the lowest peak wins, then the
- * state with the lowest number, then the first action in the order of docs/PLANNING.md. A larger budget never gives a
- * slower plan, a smaller one never a higher peak. The same request gives the same plan, everywhere. `*out_plan` is
- * owned, ms_plan_destroy. Any thread. Errors: MS_E_INVALID, MS_E_NO_MEMORY, MS_E_LIMIT (sizes out of range),
+ * ms_simulation_create, with unit times rounded up to a tick that the profile gives. Among equals the lowest peak wins,
+ * then the state with the lowest number, then the first action in the order of docs/PLANNING.md. A larger budget never
+ * gives a slower plan, a smaller one never a higher peak. The same request gives the same plan, everywhere. `*out_plan`
+ * is owned, ms_plan_destroy. Any thread. Errors: MS_E_INVALID, MS_E_NO_MEMORY, MS_E_LIMIT (sizes out of range),
  * MS_E_BUDGET (no such plan; ms_error_value() is the smallest reachable peak, the message says what dominates it). */
 MS_API ms_status ms_plan_create(const ms_plan_request *request, ms_plan **out_plan);
 
@@ -710,9 +710,9 @@ typedef struct ms_pareto_point {
     int64_t peak_bytes;
     int64_t step_ns;
     int64_t host_bytes;
-    int64_t n_changed; /* units that are not kept */
-    uint32_t state;    /* enum ms_state_flag */
-    uint32_t reserved; /* 0 */
+    int64_t n_changed;      /* units that are not kept */
+    uint32_t model_options; /* enum ms_model_option */
+    uint32_t reserved;      /* 0 */
 } ms_pareto_point;
 
 /* The trade that a request has: plans of which none is both smaller and faster than another, from the fastest to the
@@ -729,7 +729,7 @@ MS_API const char *ms_action_name(int32_t action);
 MS_API const char *ms_reason_name(int32_t reason);
 
 /* The name of one state flag, e.g. "8bit"; "?" if unknown. Static storage. Cannot fail. */
-MS_API const char *ms_state_name(uint32_t flag);
+MS_API const char *ms_model_option_name(uint32_t flag);
 
 /* The plan as JSON text, versioned. `*out_text` is owned, ms_free. Errors: MS_E_INVALID, MS_E_NO_MEMORY. */
 MS_API ms_status ms_plan_to_json(const ms_plan *plan, char **out_text);
@@ -745,22 +745,22 @@ MS_API ms_status ms_plan_check_units(const ms_plan *plan, const ms_unit *units, 
 /* ---- Shapes of batches ----------------------------------------------------------------------------------------- */
 
 /* Plans for batches that change their shape. One thread at a time. */
-typedef struct ms_guard ms_guard;
+typedef struct ms_shape_plans ms_shape_plans;
 
 /* Watch over a plan that was made from this request, at the shape of its profile. Profiles, rates and may_change are
- * borrowed until it is destroyed, `plan` too. `*out_guard` is owned, ms_guard_destroy. Errors: as ms_plan_create, and
- * MS_E_MISMATCH (the plan has other units). */
-MS_API ms_status ms_guard_create(const ms_plan_request *request, const ms_plan *plan, ms_guard **out_guard);
+ * borrowed until it is destroyed, `plan` too. `*out_guard` is owned, ms_shape_plans_destroy. Errors: as ms_plan_create,
+ * and MS_E_MISMATCH (the plan has other units). */
+MS_API ms_status ms_shape_plans_create(const ms_plan_request *request, const ms_plan *plan, ms_shape_plans **out_guard);
 
 /* Cannot fail. NULL is allowed. */
-MS_API void ms_guard_destroy(ms_guard *guard);
+MS_API void ms_shape_plans_destroy(ms_shape_plans *guard);
 
 /* The plan for an input of this shape: the guard's own as long as the step fits with it, else one that is made for the
  * shape and for lengths that are a little longer (up to an eighth). Nothing is computed for what is smaller in both,
  * and a shape that was asked for before takes no time and no memory. `*out_plan` is borrowed: it lives as long as the
  * guard. Errors: MS_E_BUDGET (no plan fits), MS_E_INVALID (the profile knows no other shape than its own), MS_E_LIMIT,
  * MS_E_NO_MEMORY. */
-MS_API ms_status ms_guard_check(ms_guard *guard, int64_t batch, int64_t length, const ms_plan **out_plan);
+MS_API ms_status ms_shape_plans_find(ms_shape_plans *guard, int64_t batch, int64_t length, const ms_plan **out_plan);
 
 #ifdef __cplusplus
 }

@@ -20,7 +20,7 @@
 #define SEED_A UINT64_C(0x6D656D7363616C65)
 #define SEED_B UINT64_C(0x70726F6772616D73)
 
-enum { FINE = 0, TELLING = 1, BROKEN = 2 }; /* ms_gpu.cache_state; cache_part may be read when BROKEN */
+enum { FINE = 0, TELLING = 1, BROKEN = 2 }; /* ms_gpu.cache_state; cache_component may be read when BROKEN */
 
 typedef struct header {
     char magic[8];
@@ -73,19 +73,19 @@ static void tell_broken(ms_gpu *gpu, const char *reason) {
     int expected = FINE;
     ms__log(MS_LOG_INFO, "compiled programs are not kept: %s", reason);
     if (!atomic_compare_exchange_strong(&gpu->cache_state, &expected, TELLING)) return;
-    ms__part_fails(&gpu->cache_part, "%s", reason);
+    ms__component_fails(&gpu->cache_component, "%s", reason);
     atomic_store_explicit(&gpu->cache_state, BROKEN, memory_order_release); /* partner: ms__cache_describe */
 }
 
-void ms__cache_describe(ms_gpu *gpu, ms__part *out) {
+void ms__cache_describe(ms_gpu *gpu, ms__component *out) {
     if (gpu->cache_path[0] == '\0')
-        ms__part_fails(out, "%s", gpu->cache_reason);
+        ms__component_fails(out, "%s", gpu->cache_reason);
     else if (atomic_load_explicit(&gpu->cache_state, memory_order_acquire) == BROKEN) /* partner: tell_broken */
-        *out = gpu->cache_part;
+        *out = gpu->cache_component;
     else if (ms__prim_check_folder(gpu->cache_path) != MS_OK)
-        ms__part_fails(out, "%s", ms_error_message());
+        ms__component_fails(out, "%s", ms_error_message());
     else
-        ms__part_works(out, 0, "%s", gpu->cache_path);
+        ms__component_works(out, 0, "%s", gpu->cache_path);
 }
 
 bool ms__cache_parse(const void *bytes, size_t n_bytes, ms__cache_key key, const void **out_code, size_t *out_n_bytes) {

@@ -2,7 +2,7 @@
  *
  * One file a program, named by a key of all that its code depends on, put in place whole by a rename. Nothing that goes
  * wrong with it is an error: what cannot be read is compiled, what cannot be written is not kept, and the reason is
- * remembered for ms_gpu_get_part.
+ * remembered for ms_gpu_get_component.
  */
 #ifndef MS_CU_CACHE_H
 #define MS_CU_CACHE_H
@@ -27,7 +27,7 @@ bool ms__cache_get(ms_gpu *gpu, const char *name, ms__cache_key key, ms__image *
 void ms__cache_put(ms_gpu *gpu, const char *name, ms__cache_key key, const ms__image *image);
 
 /* Does it work? Any thread. */
-void ms__cache_describe(ms_gpu *gpu, ms__part *out);
+void ms__cache_describe(ms_gpu *gpu, ms__component *out);
 
 /* The code inside a file's bytes, borrowed from them; false unless the file is whole, intact and of this key. */
 bool ms__cache_parse(const void *bytes, size_t n_bytes, ms__cache_key key, const void **out_code, size_t *out_n_bytes);

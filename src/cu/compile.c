@@ -32,13 +32,14 @@ static ms_status latest_known(const ms_gpu *gpu, int64_t capability, int *out) {
 }
 
 ms_status ms__program_target(const ms_gpu *gpu, int64_t capability, char *option, bool *out_to_ptx) {
-    if (!gpu->nvrtc_part.works) return ms__fail(MS_E_UNAVAILABLE, "no NVRTC: %s", gpu->nvrtc_part.text);
+    if (!gpu->nvrtc_component.works) return ms__fail(MS_E_UNAVAILABLE, "no NVRTC: %s", gpu->nvrtc_component.text);
     int known = 0;
     ms_status status = latest_known(gpu, capability, &known);
     if (status != MS_OK) return status;
     if (known == 0)
         return ms__fail(MS_E_UNAVAILABLE, "NVRTC %" PRId64 ".%" PRId64 " does not serve devices of capability %.1f",
-                        gpu->nvrtc_part.version / 1000, gpu->nvrtc_part.version % 1000 / 10, (double)capability / 10);
+                        gpu->nvrtc_component.version / 1000, gpu->nvrtc_component.version % 1000 / 10,
+                        (double)capability / 10);
     bool to_ptx = known != capability;
     (void)snprintf(option, MS__OPTION_BYTES, "--gpu-architecture=%s_%d", to_ptx ? "compute" : "sm", known);
     *out_to_ptx = to_ptx;

@@ -32,7 +32,7 @@ static const symbol nvrtc_symbols[] = {MS__NVRTC_SYMBOLS(NVRTC_SYMBOL){NULL, 0, 
 static const char *const usual_nvrtc_names[] = {"libnvrtc.so.13",   "libnvrtc.so.12", "libnvrtc.so.11.2",
                                                 "libnvrtc.so.11.8", "libnvrtc.so",    NULL};
 
-void ms__part_works(ms__part *part, int64_t version, const char *format, ...) {
+void ms__component_works(ms__component *part, int64_t version, const char *format, ...) {
     va_list args;
     va_start(args, format);
     (void)vsnprintf(part->text, sizeof part->text, format, args);
@@ -41,7 +41,7 @@ void ms__part_works(ms__part *part, int64_t version, const char *format, ...) {
     part->works = true;
 }
 
-void ms__part_fails(ms__part *part, const char *format, ...) {
+void ms__component_fails(ms__component *part, const char *format, ...) {
     va_list args;
     va_start(args, format);
     (void)vsnprintf(part->text, sizeof part->text, format, args);
@@ -76,76 +76,77 @@ static const char *find_symbols(void *library, const symbol *symbols, void *tabl
 }
 
 /* Open a library and fill its table; false with the reason in `part`. */
-static bool open_table(const char *path, bool loaded_only, const symbol *symbols, void *table, ms__part *part,
+static bool open_table(const char *path, bool loaded_only, const symbol *symbols, void *table, ms__component *part,
                        void **out_library) {
     void *library = NULL;
     part->is_there = ms__prim_open_library(path, loaded_only, &library) == MS_OK;
     if (!part->is_there) {
-        ms__part_fails(part, "%s", ms_error_message());
+        ms__component_fails(part, "%s", ms_error_message());
         return false;
     }
     const char *missing = find_symbols(library, symbols, table);
     if (missing != NULL) {
-        ms__part_fails(part, "%s has no function %s: it is too old", path, missing);
+        ms__component_fails(part, "%s has no function %s: it is too old", path, missing);
         return false;
     }
     *out_library = library;
     return true;
 }
 
-static void driver_fails(const ms__cuda *cuda, ms__part *part, const char *call, int code) {
+static void driver_fails(const ms__cuda *cuda, ms__component *part, const char *call, int code) {
     char buffer[MS__CUDA_NAME_BYTES];
-    ms__part_fails(part, "%s failed: %s", call, ms__cuda_error_name(cuda, code, buffer));
+    ms__component_fails(part, "%s failed: %s", call, ms__cuda_error_name(cuda, code, buffer));
 }
 
-void ms__driver_open(ms__cuda *cuda, ms__part *part, const char *path) {
+void ms__driver_open(ms__cuda *cuda, ms__component *part, const char *path) {
     void *library = NULL;
     int version = 0, code;
     if (!open_table(path == NULL ? "libcuda.so.1" : path, false, cuda_symbols, cuda, part, &library)) return;
     if ((code = cuda->cuDriverGetVersion(&version)) != 0) {
         driver_fails(cuda, part, "cuDriverGetVersion", code);
     } else if (version < OLDEST_DRIVER) {
-        ms__part_fails(part, "the driver is for CUDA %d.%d, and %d.%d or later is needed", version / 1000,
-                       version % 1000 / 10, OLDEST_DRIVER / 1000, OLDEST_DRIVER % 1000 / 10);
+        ms__component_fails(part, "the driver is for CUDA %d.%d, and %d.%d or later is needed", version / 1000,
+                            version % 1000 / 10, OLDEST_DRIVER / 1000, OLDEST_DRIVER % 1000 / 10);
     } else if ((code = cuda->cuInit(0)) != 0) {
         driver_fails(cuda, part, "cuInit", code);
     } else {
-        ms__part_works(part, version, "%s", ms__prim_library_path(library));
+        ms__component_works(part, version, "%s", ms__prim_library_path(library));
     }
 }
 
-void ms__nvml_open(ms__nvml *nvml, ms__part *part, const char *path) {
+void ms__nvml_open(ms__nvml *nvml, ms__component *part, const char *path) {
     void *library = NULL;
     char version[80] = "";
     if (!open_table(path == NULL ? "libnvidia-ml.so.1" : path, false, nvml_symbols, nvml, part, &library)) return;
     int code = nvml->nvmlInit_v2();
     if (code != 0) {
-        ms__part_fails(part, "nvmlInit failed: %s", nvml->nvmlErrorString(code));
+        ms__component_fails(part, "nvmlInit failed: %s", nvml->nvmlErrorString(code));
         return;
     }
     if (nvml->nvmlSystemGetDriverVersion(version, sizeof version) != 0) memcpy(version, "?", 2);
-    ms__part_works(part, 0, "%s, driver %s", ms__prim_library_path(library), version);
+    ms__component_works(part, 0, "%s, driver %s", ms__prim_library_path(library), version);
 }
 
 /* Is this compiler one that the driver can follow? Says why not. */
-static bool open_nvrtc(ms__nvrtc *nvrtc, ms__part *part, const char *path, bool loaded_only, int64_t driver_version) {
+static bool open_nvrtc(ms__nvrtc *nvrtc, ms__component *part, const char *path, bool loaded_only,
+                       int64_t driver_version) {
     void *library = NULL;
     int major = 0, minor = 0;
     if (!open_table(path, loaded_only, nvrtc_symbols, nvrtc, part, &library)) return false;
     int code = nvrtc->nvrtcVersion(&major, &minor);
     if (code != 0) {
-        ms__part_fails(part, "%s: nvrtcVersion failed: %s", path, nvrtc->nvrtcGetErrorString(code));
+        ms__component_fails(part, "%s: nvrtcVersion failed: %s", path, nvrtc->nvrtcGetErrorString(code));
     } else if (driver_version != 0 && major > driver_version / 1000) {
-        ms__part_fails(part, "%s is of CUDA %d.%d, and the driver of %d.%d cannot load what it makes", path, major,
-                       minor, (int)(driver_version / 1000), (int)(driver_version % 1000 / 10));
+        ms__component_fails(part, "%s is of CUDA %d.%d, and the driver of %d.%d cannot load what it makes", path, major,
+                            minor, (int)(driver_version / 1000), (int)(driver_version % 1000 / 10));
     } else {
-        ms__part_works(part, major * 1000 + minor * 10, "%s", ms__prim_library_path(library));
+        ms__component_works(part, major * 1000 + minor * 10, "%s", ms__prim_library_path(library));
     }
     return part->works;
 }
 
-void ms__nvrtc_open(ms__nvrtc *nvrtc, ms__part *part, const char *const *paths, int64_t driver_version) {
-    ms__part first = {0}; /* whose reason is told: the first that is there, else the first */
+void ms__nvrtc_open(ms__nvrtc *nvrtc, ms__component *part, const char *const *paths, int64_t driver_version) {
+    ms__component first = {0}; /* whose reason is told: the first that is there, else the first */
     for (int loaded_only = paths == NULL; loaded_only >= 0; loaded_only--) {
         for (const char *const *path = paths == NULL ? usual_nvrtc_names : paths; *path != NULL; path++) {
             if (open_nvrtc(nvrtc, part, *path, loaded_only, driver_version)) return;
@@ -154,5 +155,5 @@ void ms__nvrtc_open(ms__nvrtc *nvrtc, ms__part *part, const char *const *paths, 
         }
     }
     *part = first;
-    if (part->text[0] == '\0') ms__part_fails(part, "no path of libnvrtc was given");
+    if (part->text[0] == '\0') ms__component_fails(part, "no path of libnvrtc was given");
 }

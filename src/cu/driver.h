@@ -146,26 +146,26 @@ typedef struct ms__nvrtc {
 #undef MS__DRIVER_MEMBER
 
 /* One of the libraries, or why it cannot be used. */
-typedef struct ms__part {
+typedef struct ms__component {
     bool is_there; /* it could be opened, whether it works or not */
     bool works;
-    int64_t version; /* as in ms_gpu_part_state */
-    char text[sizeof((ms_gpu_part_state *)NULL)->text];
-} ms__part;
+    int64_t version; /* as in ms_gpu_component_info */
+    char text[sizeof((ms_gpu_component_info *)NULL)->text];
+} ms__component;
 
 /* Say what a part is, or why it does not work. Longer texts are cut. */
-void ms__part_works(ms__part *part, int64_t version, const char *format, ...) MS__PRINTF(3, 4);
-void ms__part_fails(ms__part *part, const char *format, ...) MS__PRINTF(2, 3);
+void ms__component_works(ms__component *part, int64_t version, const char *format, ...) MS__PRINTF(3, 4);
+void ms__component_fails(ms__component *part, const char *format, ...) MS__PRINTF(2, 3);
 
 /* Open the library and start it: the driver has then devices (cuInit), NVML is initialised. What is in the way is no
  * error but the part's text. */
-void ms__driver_open(ms__cuda *cuda, ms__part *part, const char *path);
-void ms__nvml_open(ms__nvml *nvml, ms__part *part, const char *path);
+void ms__driver_open(ms__cuda *cuda, ms__component *part, const char *path);
+void ms__nvml_open(ms__nvml *nvml, ms__component *part, const char *path);
 
 /* The first of `paths` (which ends with NULL) that can be used; NULL: the usual names, those first that the process has
  * loaded already. One of a later CUDA than `driver_version` is passed over where it is not 0: an older driver cannot
  * load what it makes. */
-void ms__nvrtc_open(ms__nvrtc *nvrtc, ms__part *part, const char *const *paths, int64_t driver_version);
+void ms__nvrtc_open(ms__nvrtc *nvrtc, ms__component *part, const char *const *paths, int64_t driver_version);
 
 /* Record that `call` returned `code`: MS_E_CUDA, with the driver's own name of the error. */
 ms_status ms__cuda_fail(const ms__cuda *cuda, const char *call, int code);

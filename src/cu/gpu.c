@@ -31,10 +31,10 @@ static ms_status list_devices(ms_gpu *gpu) {
     char buffer[MS__CUDA_NAME_BYTES];
     if (code != 0 || n <= 0) {
         if (code == 0)
-            ms__part_fails(&gpu->driver_part, "the driver has no device");
+            ms__component_fails(&gpu->driver_component, "the driver has no device");
         else
-            ms__part_fails(&gpu->driver_part, "cuDeviceGetCount failed: %s",
-                           ms__cuda_error_name(&gpu->cuda, code, buffer));
+            ms__component_fails(&gpu->driver_component, "cuDeviceGetCount failed: %s",
+                                ms__cuda_error_name(&gpu->cuda, code, buffer));
         return MS_OK;
     }
     gpu->devices = calloc((size_t)n, sizeof *gpu->devices);
@@ -42,7 +42,8 @@ static ms_status list_devices(ms_gpu *gpu) {
     for (int i = 0; i < n; i++) {
         code = gpu->cuda.cuDeviceGet(&gpu->devices[i].handle, i);
         if (code == 0) continue;
-        ms__part_fails(&gpu->driver_part, "cuDeviceGet failed: %s", ms__cuda_error_name(&gpu->cuda, code, buffer));
+        ms__component_fails(&gpu->driver_component, "cuDeviceGet failed: %s",
+                            ms__cuda_error_name(&gpu->cuda, code, buffer));
         return MS_OK;
     }
     gpu->n_devices = n;
@@ -51,12 +52,12 @@ static ms_status list_devices(ms_gpu *gpu) {
 
 static ms_status start(ms_gpu *gpu, const ms_gpu_options *options) {
     ms__cache_init(gpu, options->cache_path);
-    ms__driver_open(&gpu->cuda, &gpu->driver_part, options->driver_path);
-    ms_status status = gpu->driver_part.works ? list_devices(gpu) : MS_OK;
+    ms__driver_open(&gpu->cuda, &gpu->driver_component, options->driver_path);
+    ms_status status = gpu->driver_component.works ? list_devices(gpu) : MS_OK;
     if (status != MS_OK) return status;
-    ms__nvrtc_open(&gpu->nvrtc, &gpu->nvrtc_part, options->nvrtc_paths, gpu->driver_part.version);
-    ms__nvml_open(&gpu->nvml, &gpu->nvml_part, options->nvml_path);
-    ms__log(MS_LOG_DEBUG, "driver: %s; %" PRId64 " devices", gpu->driver_part.text, gpu->n_devices);
+    ms__nvrtc_open(&gpu->nvrtc, &gpu->nvrtc_component, options->nvrtc_paths, gpu->driver_component.version);
+    ms__nvml_open(&gpu->nvml, &gpu->nvml_component, options->nvml_path);
+    ms__log(MS_LOG_DEBUG, "driver: %s; %" PRId64 " devices", gpu->driver_component.text, gpu->n_devices);
     return MS_OK;
 }
 
@@ -100,17 +101,17 @@ void ms_gpu_destroy(ms_gpu *gpu) {
         if (!child) give_back(gpu, &gpu->devices[i]);
         ms__programs_free(&gpu->devices[i]);
     }
-    if (!child && gpu->nvml_part.works) (void)gpu->nvml.nvmlShutdown();
+    if (!child && gpu->nvml_component.works) (void)gpu->nvml.nvmlShutdown();
     free(gpu->devices);
     free(gpu);
 }
 
-int64_t ms_gpu_count(const ms_gpu *gpu) { return gpu == NULL || in_child(gpu) ? 0 : gpu->n_devices; }
+int64_t ms_gpu_count_devices(const ms_gpu *gpu) { return gpu == NULL || in_child(gpu) ? 0 : gpu->n_devices; }
 
 ms_status ms__gpu_check(const ms_gpu *gpu, int64_t device) {
     if (gpu == NULL) return ms__fail(MS_E_INVALID, "the ms_gpu is NULL");
     if (in_child(gpu)) return ms__fail(MS_E_UNAVAILABLE, "a forked process cannot use the GPUs of its parent");
-    if (!gpu->driver_part.works) return ms__fail(MS_E_UNAVAILABLE, "no GPU: %s", gpu->driver_part.text);
+    if (!gpu->driver_component.works) return ms__fail(MS_E_UNAVAILABLE, "no GPU: %s", gpu->driver_component.text);
     if (device < 0 || device >= gpu->n_devices)
         return ms__fail(MS_E_INVALID, "no device %" PRId64 ", there are %" PRId64, device, gpu->n_devices);
     return MS_OK;

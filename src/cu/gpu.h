@@ -27,13 +27,13 @@ struct ms_gpu {
     ms__cuda cuda;
     ms__nvml nvml;
     ms__nvrtc nvrtc;
-    ms__part driver_part, nvml_part, nvrtc_part;
+    ms__component driver_component, nvml_component, nvrtc_component;
     int64_t n_devices;
     ms__device *devices;
     char cache_path[MS__PRIM_PATH_BYTES]; /* "": nothing is kept on disk */
     char cache_reason[128];               /* why there is no path */
-    atomic_int cache_state;               /* cache.c: says when cache_part may be read */
-    ms__part cache_part;
+    atomic_int cache_state;               /* cache.c: says when cache_component may be read */
+    ms__component cache_component;
     atomic_flag said_fallback; /* that kernels are replaced by the host */
 };
 

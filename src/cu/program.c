@@ -62,7 +62,7 @@ static ms_status load_compiled(ms_gpu *gpu, const ms__program *program, int64_t 
     bool to_ptx = false;
     ms_status status = ms__program_target(gpu, capability, option, &to_ptx);
     if (status != MS_OK) return status;
-    ms__cache_key key = ms__cache_key_of(program, option, gpu->nvrtc_part.version, capability);
+    ms__cache_key key = ms__cache_key_of(program, option, gpu->nvrtc_component.version, capability);
     ms__image image = {0};
     if (ms__cache_get(gpu, program->name, key, &image)) {
         status = load(gpu, program, image.bytes, out);

@@ -15,34 +15,34 @@ ms_status ms__kernel_launch(ms_gpu *gpu, int64_t device, int kernel, const ms__l
     return ms__program_launch(gpu, device, &program, launch);
 }
 
-static void describe_ptx(ms__part *out) {
+static void describe_ptx(ms__component *out) {
     int n = 0;
     for (int i = 0; i < MS__N_KERNELS; i++) n += ms__kernels[i].ptx[0] != '\0';
     if (n == MS__N_KERNELS)
-        ms__part_works(out, 0, "of all kernels");
+        ms__component_works(out, 0, "of all kernels");
     else
-        ms__part_fails(out, "the library was built without nvcc");
+        ms__component_fails(out, "the library was built without nvcc");
 }
 
-const char *ms_gpu_part_name(int32_t part) {
+const char *ms_gpu_component_name(int32_t part) {
     static const char *const names[] = {"driver", "nvml", "nvrtc", "ptx", "cache"};
     return part >= 0 && part < (int32_t)(sizeof names / sizeof *names) ? names[part] : "?";
 }
 
-ms_status ms_gpu_get_part(ms_gpu *gpu, int32_t part, ms_gpu_part_state *out) {
-    if (gpu == NULL || out == NULL) return ms__fail(MS_E_INVALID, "ms_gpu_get_part: an argument is NULL");
-    ms_status status = ms__check_struct(out->struct_bytes, sizeof *out, "ms_gpu_part_state");
+ms_status ms_gpu_get_component(ms_gpu *gpu, int32_t part, ms_gpu_component_info *out) {
+    if (gpu == NULL || out == NULL) return ms__fail(MS_E_INVALID, "ms_gpu_get_component: an argument is NULL");
+    ms_status status = ms__check_struct(out->struct_bytes, sizeof *out, "ms_gpu_component_info");
     if (status != MS_OK) return status;
-    ms__part state = {0};
+    ms__component state = {0};
     switch (part) {
     case MS_GPU_DRIVER:
-        state = gpu->driver_part;
+        state = gpu->driver_component;
         break;
     case MS_GPU_NVML:
-        state = gpu->nvml_part;
+        state = gpu->nvml_component;
         break;
     case MS_GPU_NVRTC:
-        state = gpu->nvrtc_part;
+        state = gpu->nvrtc_component;
         break;
     case MS_GPU_PTX:
         describe_ptx(&state);
@@ -53,7 +53,7 @@ ms_status ms_gpu_get_part(ms_gpu *gpu, int32_t part, ms_gpu_part_state *out) {
     default:
         return ms__fail(MS_E_INVALID, "no part %d of a GPU's software", (int)part);
     }
-    ms_gpu_part_state found = {.struct_bytes = sizeof found, .works = state.works, .version = state.version};
+    ms_gpu_component_info found = {.struct_bytes = sizeof found, .works = state.works, .version = state.version};
     memcpy(found.text, state.text, sizeof found.text);
     *out = found;
     return MS_OK;

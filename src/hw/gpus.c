@@ -74,7 +74,7 @@ static void find_in_nvml(reading *r, ms_hw_gpu *out) {
     char slice[sizeof out->uuid] = "", bus_id[BUS_ID_BYTES] = "";
     bool has_uuid = read_uuid(r, "MIG", slice, sizeof slice);
     out->is_mig = strstr(out->name, " MIG ") != NULL; /* as drivers name slices; without NVML there is no other sign */
-    if (r->gpu->nvml_part.works) {
+    if (r->gpu->nvml_component.works) {
         if (has_uuid && nvml->nvmlDeviceGetHandleByUUID(slice, &r->memory) == 0) out->is_mig = 1;
         if (r->gpu->cuda.cuDeviceGetPCIBusId(bus_id, BUS_ID_BYTES, r->handle) != 0 ||
             nvml->nvmlDeviceGetHandleByPciBusId_v2(bus_id, &r->whole) != 0)
@@ -158,7 +158,7 @@ static void read_memory(const reading *r, ms_hw_gpu *out) {
 }
 
 void ms__hw_read_gpus(ms_gpu *gpu, ms_hw *out) {
-    int64_t n = ms_gpu_count(gpu);
+    int64_t n = ms_gpu_count_devices(gpu);
     for (int64_t i = 0; i < n && out->n_gpus < MS_HW_MAX_GPUS; i++) {
         reading r = {.gpu = gpu, .index = i, .handle = gpu->devices[i].handle};
         ms_hw_gpu found = {.index = i};

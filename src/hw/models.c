@@ -215,12 +215,12 @@ static void describe(const model *m, ms_gpu_model *out) {
 
 int64_t ms_gpu_model_count(void) { return (int64_t)N_MODELS; }
 
-ms_status ms_gpu_model_at(int64_t index, ms_gpu_model *out) {
-    if (out == NULL) return ms__fail(MS_E_INVALID, "ms_gpu_model_at: out is NULL");
+ms_status ms_gpu_model_get(int64_t index, ms_gpu_model *out) {
+    if (out == NULL) return ms__fail(MS_E_INVALID, "ms_gpu_model_get: out is NULL");
     ms_status status = ms__check_struct(out->struct_bytes, sizeof *out, "ms_gpu_model");
     if (status != MS_OK) return status;
     if (index < 0 || index >= (int64_t)N_MODELS)
-        return ms__fail(MS_E_INVALID, "ms_gpu_model_at: there is no model %lld", (long long)index);
+        return ms__fail(MS_E_INVALID, "ms_gpu_model_get: there is no model %lld", (long long)index);
     describe(&models[index], out);
     return MS_OK;
 }

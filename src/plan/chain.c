@@ -26,25 +26,24 @@ int32_t ms__chain_host_levels(const ms__chain *chain) {
 }
 
 ms__value ms__chain_play(const ms__chain *chain, const uint8_t *choices) {
-    ms__value value = {.peak_bytes = chain->between_bytes[0], .is_valid = true};
+    ms__value value = {.peak_bytes = chain->gap_bytes[0], .is_valid = true};
     int64_t held = 0;
     int32_t backlog = 0, levels = 0;
     for (int32_t i = 0; i < chain->n; i++) {
         const ms__option *o = &chain->units[i].options[choices[i]];
-        int64_t before = held + backlog * chain->link.tick_bytes;
+        int64_t before = held + backlog * chain->link.slot_bytes;
         value.peak_bytes = larger(value.peak_bytes, before + larger(o->forward_bytes, o->backward_bytes));
-        backlog = (backlog > o->hide_ticks ? backlog - o->hide_ticks : 0) + o->copy_ticks;
+        backlog = (backlog > o->hide_slots ? backlog - o->hide_slots : 0) + o->copy_slots;
         value.ticks += o->ticks;
         if (o->waits) {
             value.ticks += ms__chain_wait_ticks(chain, backlog);
             backlog = 0;
         }
-        if (backlog > chain->link.max_ticks) value.is_valid = false;
+        if (backlog > chain->link.max_slots) value.is_valid = false;
         held += o->held_bytes;
         value.host_bytes += o->copy_bytes;
         levels += ms__chain_copy_levels(chain, o->copy_bytes);
-        value.peak_bytes =
-            larger(value.peak_bytes, held + backlog * chain->link.tick_bytes + chain->between_bytes[i + 1]);
+        value.peak_bytes = larger(value.peak_bytes, held + backlog * chain->link.slot_bytes + chain->gap_bytes[i + 1]);
     }
     value.ticks += ms__chain_wait_ticks(chain, backlog);
     if (levels >= ms__chain_host_levels(chain)) value.is_valid = false;
@@ -52,7 +51,7 @@ ms__value ms__chain_play(const ms__chain *chain, const uint8_t *choices) {
 }
 
 int64_t ms__chain_least_peak(const ms__chain *chain) {
-    int64_t least = chain->between_bytes[0], held = 0;
+    int64_t least = chain->gap_bytes[0], held = 0;
     for (int32_t i = 0; i < chain->n; i++) {
         int64_t least_held = INT64_MAX, least_here = INT64_MAX;
         for (int32_t o = 0; o < chain->units[i].n_options; o++) {
@@ -63,7 +62,7 @@ int64_t ms__chain_least_peak(const ms__chain *chain) {
         }
         least = larger(least, held + least_here);
         held += least_held;
-        least = larger(least, held + chain->between_bytes[i + 1]);
+        least = larger(least, held + chain->gap_bytes[i + 1]);
     }
     return least;
 }
@@ -94,20 +93,20 @@ static int64_t wanted_ticks(const ms__chain *chain) {
 
 /* What a unit may add to the time of the step at most. */
 static int64_t most_ns(const ms__chain *chain, const ms__chain_unit *unit, bool waits) {
-    int64_t most = 0, wait_ns = INT64_C(2) * chain->link.max_ticks * chain->link.tick_ns;
+    int64_t most = 0, wait_ns = INT64_C(2) * chain->link.max_slots * chain->link.slot_ns;
     for (int32_t o = 0; o < unit->n_options; o++) {
         const ms__option *option = &unit->options[o];
         if (option->waits && !waits) continue;
-        most = larger(most, ms__later(option->extra_ns, option->waits ? 2 * wait_ns : 0));
+        most = larger(most, ms__add_ns(option->extra_ns, option->waits ? 2 * wait_ns : 0));
     }
     return most;
 }
 
 void ms__chain_set_ticks(ms__chain *chain, bool waits) {
-    int64_t range = INT64_C(2) * chain->link.max_ticks * chain->link.tick_ns;
-    for (int32_t i = 0; i < chain->n; i++) range = ms__later(range, most_ns(chain, &chain->units[i], waits));
+    int64_t range = INT64_C(2) * chain->link.max_slots * chain->link.slot_ns;
+    for (int32_t i = 0; i < chain->n; i++) range = ms__add_ns(range, most_ns(chain, &chain->units[i], waits));
     chain->tick_ns = range / wanted_ticks(chain) + 1;
-    int64_t most = ms__chain_wait_ticks(chain, chain->link.max_ticks);
+    int64_t most = ms__chain_wait_ticks(chain, chain->link.max_slots);
     for (int32_t i = 0; i < chain->n; i++) {
         ms__chain_unit *unit = &chain->units[i];
         for (int32_t o = 0; o < unit->n_options; o++) {

@@ -2,7 +2,7 @@
  *
  * A unit adds what it holds to the device between its forward and its backward. When unit i runs, forward or backward,
  * the units before it hold and the link's backlog behind them is on the device too; `forward_bytes` and
- * `backward_bytes` are what there is beside. Between units it is `between_bytes`. All of these are whole sizes:
+ * `backward_bytes` are what there is beside. Between units it is `gap_bytes`. All of these are whole sizes:
  * parameters, gradients and whatever else is there at that moment included.
  *
  * Bytes are exact. Times are ticks, rounded up, of a length that the units give and no budget changes.
@@ -10,7 +10,7 @@
 #ifndef MS_PLAN_CHAIN_H
 #define MS_PLAN_CHAIN_H
 
-#include "../sim/levers.h"
+#include "../sim/actions.h"
 
 typedef struct ms__option {
     int64_t held_bytes;
@@ -18,7 +18,7 @@ typedef struct ms__option {
     int64_t copy_bytes; /* to host memory, and back */
     int64_t extra_ns;   /* beyond what keeping the unit takes */
     int32_t ticks;      /* the same in ticks */
-    int32_t copy_ticks, hide_ticks;
+    int32_t copy_slots, hide_slots;
     int32_t action;
     bool waits;
 } ms__option;
@@ -32,8 +32,8 @@ typedef struct ms__chain_unit {
 typedef struct ms__chain {
     ms__chain_unit *units;
     int32_t n;
-    int64_t *between_bytes; /* [n + 1]: between units, while the first so many hold */
-    int64_t base_ns;        /* of the step with every unit kept */
+    int64_t *gap_bytes; /* [n + 1]: between units, while the first so many hold */
+    int64_t base_ns;    /* of the step with every unit kept */
     int64_t tick_ns;
     ms__link link;
     int64_t host_limit_bytes; /* for copies */

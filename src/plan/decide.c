@@ -11,10 +11,10 @@
 #include "decide.h"
 #include "plan.h"
 
-#define GRAINS 8192     /* of the memory that is taken when nothing is done */
-#define MAX_TRIES 64    /* of limits: each is what the one before lacked */
-#define MAX_PLANS 128   /* of a variant, where each is simulated several times */
-#define SKIP_PRESSURE 4 /* the smart skip: a peak under 1/4 of the budget */
+#define RESOLUTION_PARTS 8192 /* of the memory that is taken when nothing is done */
+#define MAX_TRIES 64          /* of limits: each is what the one before lacked */
+#define MAX_PLANS 128         /* of a variant, where each is simulated several times */
+#define SKIP_SHARE 4          /* the smart skip: a peak under 1/4 of the budget */
 
 /* ---- Variants ---- */
 
@@ -23,25 +23,25 @@ static bool has_link(const ms_rates *rates) {
 }
 
 static bool is_allowed(const ms__decision *d, uint32_t state) {
-    uint32_t away = MS_STATE_OFFLOAD | MS_STATE_OFFLOAD_GRADIENTS;
-    if ((state & ~d->request->states) != 0) return false;
-    if (state & MS_STATE_HALF && d->request->half_profile == NULL) return false;
+    uint32_t away = MS_MODEL_OFFLOAD | MS_MODEL_OFFLOAD_GRADIENTS;
+    if ((state & ~d->request->model_options) != 0) return false;
+    if (state & MS_MODEL_HALF && d->request->half_profile == NULL) return false;
     if (state != 0 && d->request->profile->step == NULL) return false;
     return !(state & away) || has_link(d->request->rates);
 }
 
 /* The fastest first, then those with the lower number. */
-static void insert_variant(ms__decision *d, const ms__variant *v) {
+static void insert_variant(ms__decision *d, const ms__model_choice *v) {
     int32_t at = d->n_variants++;
     for (; at > 0 && v->chain.base_ns < d->variants[at - 1].chain.base_ns; at--) d->variants[at] = d->variants[at - 1];
     d->variants[at] = *v;
 }
 
-static ms_status find_needed(const ms__decision *d, const ms__variant *v, const uint8_t *choices, int64_t most_bytes,
-                             int64_t *out);
+static ms_status find_needed(const ms__decision *d, const ms__model_choice *v, const uint8_t *choices,
+                             int64_t most_bytes, int64_t *out);
 
-static ms_status find_baseline(ms__decision *d, const ms__variant *v, const uint8_t *kept) {
-    if (v->basis->runs[MS__KEPT] != NULL) return find_needed(d, v, kept, INT64_MAX, &d->baseline_bytes);
+static ms_status find_baseline(ms__decision *d, const ms__model_choice *v, const uint8_t *kept) {
+    if (v->basis->runs[MS__PLAIN] != NULL) return find_needed(d, v, kept, INT64_MAX, &d->baseline_bytes);
     d->baseline_bytes = ms__chain_play(&v->chain, kept).peak_bytes;
     return MS_OK;
 }
@@ -52,11 +52,11 @@ ms_status ms__decision_open(ms__decision *d) {
     d->actions = ms__arena_array(&d->arena, (size_t)request->profile->n_units, sizeof *d->actions);
     if (d->actions == NULL) return MS_E_NO_MEMORY;
     ms_status status = ms__basis_make(&d->arena, request, request->profile, &d->plain);
-    if (status == MS_OK && request->half_profile != NULL && request->states & MS_STATE_HALF)
+    if (status == MS_OK && request->half_profile != NULL && request->model_options & MS_MODEL_HALF)
         status = ms__basis_make(&d->arena, request, request->half_profile, &d->half);
-    for (uint32_t state = 0; state < MS__N_STATES && status == MS_OK; state++) {
+    for (uint32_t state = 0; state < MS__N_MODEL_CHOICES && status == MS_OK; state++) {
         if (!is_allowed(d, state)) continue;
-        ms__variant v = {.state = state, .basis = state & MS_STATE_HALF ? &d->half : &d->plain};
+        ms__model_choice v = {.model_options = state, .basis = state & MS_MODEL_HALF ? &d->half : &d->plain};
         status = ms__chain_make(&d->arena, v.basis, state, &v.chain, &v.host_bytes);
         if (status != MS_OK) break;
         if (state == 0) {
@@ -80,7 +80,7 @@ void ms__decision_close(ms__decision *d) {
 
 /* ---- Candidates ---- */
 
-static void write_actions(const ms__variant *v, const uint8_t *choices, int64_t n_units, int32_t *out) {
+static void write_actions(const ms__model_choice *v, const uint8_t *choices, int64_t n_units, int32_t *out) {
     memset(out, 0, (size_t)n_units * sizeof *out);
     for (int32_t i = 0; i < v->chain.n; i++) out[v->chain.units[i].unit] = v->chain.units[i].options[choices[i]].action;
 }
@@ -92,7 +92,7 @@ static bool allocates(const ms__decision *d) {
 }
 
 /* The step of a variant under the actions at hand. Errors: MS_E_BUDGET if it does not run within `limit_bytes`. */
-static ms_status play(const ms__decision *d, const ms__variant *v, uint32_t state, int64_t limit_bytes,
+static ms_status play(const ms__decision *d, const ms__model_choice *v, uint32_t state, int64_t limit_bytes,
                       ms_simulation_summary *out) {
     const ms_plan_request *r = d->request;
     ms_simulation_request request = {.struct_bytes = sizeof request,
@@ -103,25 +103,26 @@ static ms_status play(const ms__decision *d, const ms__variant *v, uint32_t stat
                                      .n_multiprocessors = r->n_multiprocessors,
                                      .limit_bytes = limit_bytes,
                                      .flags = r->simulation,
-                                     .state = state};
+                                     .model_options = state};
     ms_simulation *sim = NULL;
-    ms_status status = ms_simulate(&request, &sim);
+    ms_status status = ms_simulation_create(&request, &sim);
     out->struct_bytes = sizeof *out;
-    if (status == MS_OK) status = ms_simulation_get(sim, out);
+    if (status == MS_OK) status = ms_simulation_get_summary(sim, out);
     ms_simulation_destroy(sim);
     return status;
 }
 
-static ms_status simulate(const ms__decision *d, const ms__variant *v, const uint8_t *choices,
+static ms_status simulate(const ms__decision *d, const ms__model_choice *v, const uint8_t *choices,
                           ms_simulation_summary *out) {
     write_actions(v, choices, d->request->profile->n_units, d->actions);
-    return play(d, v, v->state, 0, out);
+    return play(d, v, v->model_options, 0, out);
 }
 
 /* What torch's allocator must be allowed to reserve for the actions at hand, more than the step takes at its peak: free
  * blocks may lie too scattered. Where a limit is too low, the allocation that fails says what it would take. With more
  * than `most_bytes` it is enough to know that. */
-static ms_status find_scatter(const ms__decision *d, const ms__variant *v, int64_t most_bytes, int64_t *out) {
+static ms_status find_fragmentation(const ms__decision *d, const ms__model_choice *v, int64_t most_bytes,
+                                    int64_t *out) {
     ms_simulation_summary played;
     ms_status status = play(d, v, 0, 0, &played);
     if (status != MS_OK) return status;
@@ -138,16 +139,16 @@ static ms_status find_scatter(const ms__decision *d, const ms__variant *v, int64
 }
 
 /* What must be reserved for these choices. */
-static ms_status find_needed(const ms__decision *d, const ms__variant *v, const uint8_t *choices, int64_t most_bytes,
-                             int64_t *out) {
+static ms_status find_needed(const ms__decision *d, const ms__model_choice *v, const uint8_t *choices,
+                             int64_t most_bytes, int64_t *out) {
     ms_simulation_summary played;
     ms_status status = simulate(d, v, choices, &played);
     if (status != MS_OK) return status;
-    int64_t peak = ms__simulated_peak(&played), scatter = 0;
+    int64_t peak = ms__simulated_peak(&played), fragmentation = 0;
     for (int64_t i = 0; i < d->request->profile->n_units; i++) /* the events know two variants of a unit */
-        d->actions[i] = ms__variant_of(d->actions[i]) == MS__LEAN ? MS_ACTION_RECOMPUTE : MS_ACTION_KEEP;
-    if (allocates(d) && peak <= most_bytes) status = find_scatter(d, v, most_bytes - peak, &scatter);
-    *out = peak + scatter;
+        d->actions[i] = ms__action_variant(d->actions[i]) == MS__RECOMPUTED ? MS_ACTION_RECOMPUTE : MS_ACTION_KEEP;
+    if (allocates(d) && peak <= most_bytes) status = find_fragmentation(d, v, most_bytes - peak, &fragmentation);
+    *out = peak + fragmentation;
     return status;
 }
 
@@ -161,18 +162,18 @@ static int64_t step_ns(const ms__chain *chain, int64_t ticks) {
     return chain->base_ns + (ticks > most / chain->tick_ns ? most : ticks * chain->tick_ns);
 }
 
-ms_status ms__decision_appraise(const ms__decision *d, const ms__variant *v, const uint8_t *choices, int64_t most_bytes,
-                                ms__candidate *out) {
+ms_status ms__decision_appraise(const ms__decision *d, const ms__model_choice *v, const uint8_t *choices,
+                                int64_t most_bytes, ms__candidate *out) {
     ms__value value = ms__chain_play(&v->chain, choices);
-    bool alone = v->state == 0;
+    bool alone = v->model_options == 0;
     for (int32_t i = 0; i < v->chain.n && alone; i++) alone = choices[i] == 0;
-    *out = (ms__candidate){.state = v->state,
+    *out = (ms__candidate){.model_options = v->model_options,
                            .peak_bytes = alone ? d->baseline_bytes : value.peak_bytes,
                            .step_ns = step_ns(&v->chain, value.ticks),
                            .host_bytes = v->host_bytes + value.host_bytes,
                            .waits = v->waits};
     if (out->step_ns < v->least_ns) out->step_ns = v->least_ns;
-    if (alone || v->basis->runs[MS__KEPT] == NULL || out->peak_bytes > most_bytes) return MS_OK;
+    if (alone || v->basis->runs[MS__PLAIN] == NULL || out->peak_bytes > most_bytes) return MS_OK;
     int64_t needed = 0;
     ms_status status = find_needed(d, v, choices, most_bytes, &needed);
     if (status == MS_OK && needed > out->peak_bytes) out->peak_bytes = needed;
@@ -183,22 +184,22 @@ static bool is_faster(const ms__candidate *a, const ms__candidate *b) {
     if (b->choices == NULL) return true;
     if (a->step_ns != b->step_ns) return a->step_ns < b->step_ns;
     if (a->peak_bytes != b->peak_bytes) return a->peak_bytes < b->peak_bytes;
-    return a->state < b->state;
+    return a->model_options < b->model_options;
 }
 
-/* Less than a grain of memory is not worth any time. */
-static bool is_leaner(const ms__candidate *a, const ms__candidate *b, int64_t grain) {
+/* Less than a resolution of memory is not worth any time. */
+static bool is_leaner(const ms__candidate *a, const ms__candidate *b, int64_t resolution) {
     if (b->choices == NULL) return true;
-    if (a->peak_bytes / grain != b->peak_bytes / grain) return a->peak_bytes < b->peak_bytes;
+    if (a->peak_bytes / resolution != b->peak_bytes / resolution) return a->peak_bytes < b->peak_bytes;
     if (a->step_ns != b->step_ns) return a->step_ns < b->step_ns;
     if (a->peak_bytes != b->peak_bytes) return a->peak_bytes < b->peak_bytes;
-    return a->state < b->state;
+    return a->model_options < b->model_options;
 }
 
-static ms_status keep_best(ms__decision *d, const ms__variant *v, ms__candidate *found, const uint8_t *choices,
-                           int64_t grain) {
+static ms_status keep_best(ms__decision *d, const ms__model_choice *v, ms__candidate *found, const uint8_t *choices,
+                           int64_t resolution) {
     found->choices = d->best.choices;
-    if (!(grain > 0 ? is_leaner(found, &d->best, grain) : is_faster(found, &d->best))) return MS_OK;
+    if (!(resolution > 0 ? is_leaner(found, &d->best, resolution) : is_faster(found, &d->best))) return MS_OK;
     uint8_t *copy = ms__arena_array(&d->arena, (size_t)v->chain.n, 1);
     if (copy == NULL) return MS_E_NO_MEMORY;
     memcpy(copy, choices, (size_t)v->chain.n);
@@ -218,21 +219,21 @@ static ms_status keep_best(ms__decision *d, const ms__variant *v, ms__candidate 
  */
 
 /* Where each plan takes several simulations to appraise, the list has one for every so many ticks. */
-static int64_t stride_of(const ms__decision *d, const ms__variant *v) {
+static int64_t stride_of(const ms__decision *d, const ms__model_choice *v) {
     return allocates(d) ? v->chain.max_ticks / MAX_PLANS + 1 : 1;
 }
 
 /* The end of the last stride that is whole by then. */
-static int64_t last_end(const ms__decision *d, const ms__variant *v, int64_t ticks) {
+static int64_t last_end(const ms__decision *d, const ms__model_choice *v, int64_t ticks) {
     return ticks >= v->chain.max_ticks ? v->chain.max_ticks : ticks - (ticks + 1) % stride_of(d, v);
 }
 
-static int64_t end_of_stride(const ms__decision *d, const ms__variant *v, int64_t ticks) {
+static int64_t end_of_stride(const ms__decision *d, const ms__model_choice *v, int64_t ticks) {
     int64_t stride = stride_of(d, v), end = ticks / stride * stride + stride - 1;
     return end < v->chain.max_ticks ? end : v->chain.max_ticks;
 }
 
-static bool set_pass(ms__variant *v, int pass) {
+static bool set_pass(ms__model_choice *v, int pass) {
     ms__chain_set_ticks(&v->chain, false);
     v->waits = pass > 0;
     v->least_ns = 0;
@@ -246,7 +247,8 @@ static bool set_pass(ms__variant *v, int pass) {
 /* ---- The fastest within the budget ---- */
 
 /* Plans from the fastest on until one fits. */
-static ms_status try_fastest(ms__decision *d, ms__variant *v, ms__search *search, uint8_t *choices, bool *out_found) {
+static ms_status try_fastest(ms__decision *d, ms__model_choice *v, ms__search *search, uint8_t *choices,
+                             bool *out_found) {
     int64_t limit = d->usable_bytes + ms__search_slack(search);
     while (limit > 0) {
         int64_t ticks = ms__search_fastest(search, limit, v->chain.max_ticks, choices);
@@ -266,7 +268,7 @@ static ms_status try_fastest(ms__decision *d, ms__variant *v, ms__search *search
 }
 
 /* A search needs memory for each length of tick; it is given back at once. */
-static ms_status find_fastest_of(ms__decision *d, ms__variant *v) {
+static ms_status find_fastest_of(ms__decision *d, ms__model_choice *v) {
     uint8_t *choices = ms__arena_array(&d->arena, (size_t)v->chain.n, 1);
     if (choices == NULL) return MS_E_NO_MEMORY;
     (void)set_pass(v, 0);
@@ -291,7 +293,7 @@ static ms_status find_fastest_of(ms__decision *d, ms__variant *v) {
 static ms_status find_fastest(ms__decision *d) {
     ms_status status = MS_OK;
     for (int32_t i = 0; i < d->n_variants && status == MS_OK; i++) {
-        ms__variant *v = &d->variants[i];
+        ms__model_choice *v = &d->variants[i];
         if (d->best.choices != NULL && v->chain.base_ns > d->best.step_ns)
             break; /* they come in the order of base_ns */
         status = find_fastest_of(d, v);
@@ -303,26 +305,28 @@ static ms_status find_fastest(ms__decision *d) {
 
 /* What is looked for: plans that take at most so long and so much, in grains of memory. */
 typedef struct goal {
-    int64_t max_ns, max_bytes, grain;
+    int64_t max_ns, max_bytes, resolution;
 } goal;
 
-static ms_status consider(ms__decision *d, const ms__variant *v, const uint8_t *choices, const goal *aim) {
+static ms_status consider(ms__decision *d, const ms__model_choice *v, const uint8_t *choices, const goal *aim) {
     ms__candidate found;
     int64_t most = aim->max_bytes;
-    if (d->best.choices != NULL && d->best.peak_bytes < most - aim->grain) most = d->best.peak_bytes + aim->grain;
+    if (d->best.choices != NULL && d->best.peak_bytes < most - aim->resolution)
+        most = d->best.peak_bytes + aim->resolution;
     ms_status status = ms__decision_appraise(d, v, choices, most, &found);
     if (status != MS_OK || found.peak_bytes > most) return status;
-    return keep_best(d, v, &found, choices, aim->grain);
+    return keep_best(d, v, &found, choices, aim->resolution);
 }
 
 /* From the leanest by its chain on, until no other can be leaner. */
-static ms_status try_leanest(ms__decision *d, ms__variant *v, ms__search *search, const goal *aim, uint8_t *choices) {
+static ms_status try_leanest(ms__decision *d, ms__model_choice *v, ms__search *search, const goal *aim,
+                             uint8_t *choices) {
     int64_t most = last_end(d, v, (aim->max_ns - v->chain.base_ns) / v->chain.tick_ns);
     while (most >= 0) {
         int64_t ticks = ms__search_leanest(search, most, choices);
         if (ticks == MS__NO_TICKS) return MS_OK;
         int64_t least = ms__search_peak(search, ticks) - ms__search_slack(search);
-        bool beaten = d->best.choices != NULL && least / aim->grain > d->best.peak_bytes / aim->grain;
+        bool beaten = d->best.choices != NULL && least / aim->resolution > d->best.peak_bytes / aim->resolution;
         if (beaten || least > aim->max_bytes) return MS_OK;
         most = last_end(d, v, ticks - 1);
         ms_status status = consider(d, v, choices, aim);
@@ -331,7 +335,7 @@ static ms_status try_leanest(ms__decision *d, ms__variant *v, ms__search *search
     return MS_OK;
 }
 
-static ms_status find_leanest_of(ms__decision *d, ms__variant *v, const goal *aim) {
+static ms_status find_leanest_of(ms__decision *d, ms__model_choice *v, const goal *aim) {
     uint8_t *choices = ms__arena_array(&d->arena, (size_t)v->chain.n, 1);
     if (choices == NULL) return MS_E_NO_MEMORY;
     (void)set_pass(v, 0);
@@ -353,7 +357,7 @@ static ms_status find_leanest_of(ms__decision *d, ms__variant *v, const goal *ai
 
 /* Those first that may be the leanest: the others are soon beaten. */
 static ms_status find_leanest(ms__decision *d, const goal *aim) {
-    bool done[MS__N_STATES] = {false};
+    bool done[MS__N_MODEL_CHOICES] = {false};
     ms_status status = MS_OK;
     for (int32_t n = 0; n < d->n_variants && status == MS_OK; n++) {
         int32_t next = 0;
@@ -393,24 +397,24 @@ static void show_parts(const ms__decision *d, const ms_simulation_summary *playe
     size_t used = 0;
     for (int c = 0; c < MS_N_CATEGORIES; c++)
         if (played->parts[c] > d->best.peak_bytes / 50 && used < n)
-            used += (size_t)snprintf(out + used, n - used, "%s%s %s", used == 0 ? ": " : ", ", ms__part_name(c),
+            used += (size_t)snprintf(out + used, n - used, "%s%s %s", used == 0 ? ": " : ", ", ms__category_name(c),
                                      show(played->parts[c]).text);
     if (d->request->profile->step == NULL)
         (void)snprintf(out, n,
                        "parameters, gradients and optimizer state are %s of it; a smaller batch or shorter "
                        "inputs lower the rest",
-                       show(d->request->profile->state_bytes).text);
+                       show(d->request->profile->resident_bytes).text);
 }
 
 /* Nothing fits: say how close the leanest plan comes and what is in the way. */
 static ms_status refuse(ms__decision *d) {
     ms_status status = MS_OK;
     char parts[256] = "", kept_free[64] = "", place[160] = "";
-    const ms__variant *v = NULL;
+    const ms__model_choice *v = NULL;
     for (int32_t i = 0; i < d->n_variants; i++)
-        if (d->variants[i].state == d->best.state) v = &d->variants[i];
+        if (d->variants[i].model_options == d->best.model_options) v = &d->variants[i];
     ms_simulation_summary played = {.peak_unit = -1};
-    if (v != NULL && v->basis->runs[MS__KEPT] != NULL) {
+    if (v != NULL && v->basis->runs[MS__PLAIN] != NULL) {
         status = simulate(d, v, d->best.choices, &played);
         const char *name = played.peak_unit >= 0 ? d->request->profile->units[played.peak_unit].name : "between layers";
         (void)snprintf(place, sizeof place, "it is in %s, %.96s", ms__phase_name(played.peak_phase), name);
@@ -438,12 +442,12 @@ static int32_t other_option(const ms__chain_unit *unit, int32_t chosen) {
     return other;
 }
 
-static void explain_unit(const ms__decision *d, const ms__variant *v, uint8_t *choices, int32_t position,
+static void explain_unit(const ms__decision *d, const ms__model_choice *v, uint8_t *choices, int32_t position,
                          ms_plan_entry *out) {
     const ms__chain_unit *unit = &v->chain.units[position];
     int32_t chosen = choices[position], other = other_option(unit, chosen);
     const ms__option *option = &unit->options[chosen];
-    out->kept_bytes = unit->options[0].held_bytes;
+    out->plain_bytes = unit->options[0].held_bytes;
     out->held_bytes = option->held_bytes;
     out->host_bytes = option->copy_bytes;
     out->extra_ns = option->ticks * v->chain.tick_ns;
@@ -466,7 +470,7 @@ static void explain_unit(const ms__decision *d, const ms__variant *v, uint8_t *c
         out->other_reason = MS_REASON_HIGHER_PEAK;
 }
 
-static void explain_units(const ms__decision *d, const ms__variant *v, uint8_t *choices, ms_plan *plan) {
+static void explain_units(const ms__decision *d, const ms__model_choice *v, uint8_t *choices, ms_plan *plan) {
     const ms_profile *profile = d->request->profile;
     for (int64_t i = 0; i < plan->n_entries; i++) plan->entries[i].reason = MS_REASON_NOT_RUN;
     for (int32_t i = 0; i < v->chain.n; i++) explain_unit(d, v, choices, i, &plan->entries[v->chain.units[i].unit]);
@@ -478,17 +482,17 @@ static void explain_units(const ms__decision *d, const ms__variant *v, uint8_t *
 }
 
 static ms_status describe(ms__decision *d, ms_plan *plan) {
-    ms__variant *v = &d->variants[0];
+    ms__model_choice *v = &d->variants[0];
     for (int32_t i = 0; i < d->n_variants; i++)
-        if (d->variants[i].state == d->best.state) v = &d->variants[i];
+        if (d->variants[i].model_options == d->best.model_options) v = &d->variants[i];
     ms_plan_summary *s = &plan->summary;
-    s->state = d->best.state;
+    s->model_options = d->best.model_options;
     s->predicted_peak_bytes = d->best.peak_bytes;
     s->host_bytes = d->best.host_bytes;
     s->step_ns = d->best.step_ns;
     ms__chain_set_ticks(&v->chain, d->best.waits);
     explain_units(d, v, d->best.choices, plan);
-    if (v->basis->runs[MS__KEPT] == NULL) return MS_OK;
+    if (v->basis->runs[MS__PLAIN] == NULL) return MS_OK;
     ms_simulation_summary played;
     ms_status status = simulate(d, v, d->best.choices, &played);
     if (status != MS_OK) return status;
@@ -505,23 +509,23 @@ static ms_status choose(ms__decision *d) {
     ms_status status = MS_OK;
     bool may_be_slower = true;
     if (!(request->flags & MS_PLAN_FASTEST)) {
-        const goal leanest = {allowed_ns(d), d->usable_bytes, d->baseline_bytes / GRAINS + 1};
+        const goal leanest = {allowed_ns(d), d->usable_bytes, d->baseline_bytes / RESOLUTION_PARTS + 1};
         status = find_leanest(d, &leanest);
         if (status != MS_OK || d->best.choices != NULL) return status;
         may_be_slower = leanest.max_ns < INT64_MAX;
     }
     if (may_be_slower) status = find_fastest(d);
     if (status != MS_OK || d->best.choices != NULL) return status;
-    const goal smallest = {.max_ns = INT64_MAX, .max_bytes = INT64_MAX, .grain = 1};
+    const goal smallest = {.max_ns = INT64_MAX, .max_bytes = INT64_MAX, .resolution = 1};
     status = find_leanest(d, &smallest);
     return status == MS_OK ? refuse(d) : status;
 }
 
 /* Every unit that may be is recomputed, or none is. */
 static ms_status set_all(ms__decision *d, bool recompute) {
-    ms__variant *v = &d->variants[0];
+    ms__model_choice *v = &d->variants[0];
     for (int32_t i = 0; i < d->n_variants; i++)
-        if (d->variants[i].state == 0) v = &d->variants[i];
+        if (d->variants[i].model_options == 0) v = &d->variants[i];
     uint8_t *choices = ms__arena_array(&d->arena, (size_t)v->chain.n, 1);
     if (choices == NULL) return MS_E_NO_MEMORY;
     ms__chain_set_ticks(&v->chain, false);
@@ -555,8 +559,8 @@ static ms_status run(ms__decision *d, ms_plan *plan) {
     plan->summary.baseline_peak_bytes = d->baseline_bytes;
     plan->summary.baseline_ns = d->baseline_ns;
     bool may_skip = !(flags & (MS_PLAN_FORCE | MS_PLAN_FASTEST | MS_PLAN_RECOMPUTE_ALL));
-    plan->summary.skipped = may_skip && d->baseline_bytes < d->request->budget_bytes / SKIP_PRESSURE &&
-                            d->baseline_bytes <= d->usable_bytes;
+    plan->summary.skipped =
+        may_skip && d->baseline_bytes < d->request->budget_bytes / SKIP_SHARE && d->baseline_bytes <= d->usable_bytes;
     if (flags & MS_PLAN_RECOMPUTE_ALL || plan->summary.skipped)
         status = set_all(d, !plan->summary.skipped);
     else

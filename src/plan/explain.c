@@ -78,7 +78,7 @@ static void put_peak(text *t, const ms_plan *plan) {
 
 static void put_place(text *t, const ms_plan *plan) {
     const ms_plan_summary *s = &plan->summary;
-    if (s->peak_phase == MS_PHASE_STATE) return;
+    if (s->peak_phase == MS_PHASE_SETUP) return;
     put(t, "The peak is in %s", ms__phase_name(s->peak_phase));
     const char *name = s->peak_unit >= 0 ? plan->entries[s->peak_unit].name : "";
     if (s->peak_unit >= 0) put(t, " of %.*s", cut(name, 96), name);
@@ -90,7 +90,7 @@ static void put_place(text *t, const ms_plan *plan) {
             if (!written[c] && (largest < 0 || s->parts[c] > s->parts[largest])) largest = c;
         if (s->parts[largest] < s->predicted_peak_bytes / 100) break;
         written[largest] = true;
-        put(t, "%s%s %s", before, ms__part_name(largest), show_bytes(s->parts[largest]).text);
+        put(t, "%s%s %s", before, ms__category_name(largest), show_bytes(s->parts[largest]).text);
         before = ", ";
     }
     put(t, ". ");
@@ -109,8 +109,8 @@ static void put_actions(text *t, const ms_plan *plan) {
         before = ",";
     }
     if (changed > 0) put(t, ". ");
-    for (uint32_t flag = 1; flag <= MS_STATE_ALL; flag <<= 1)
-        if (plan->summary.state & flag) put(t, "The model: %s. ", ms_state_name(flag));
+    for (uint32_t flag = 1; flag <= MS_MODEL_ALL; flag <<= 1)
+        if (plan->summary.model_options & flag) put(t, "The model: %s. ", ms_model_option_name(flag));
     if (plan->summary.host_bytes > 0)
         put(t, "%s of host memory are taken. ", show_bytes(plan->summary.host_bytes).text);
 }
@@ -134,7 +134,7 @@ static const char *why(const ms_plan_entry *entry) {
 
 static void put_entry(text *t, const ms_plan_entry *e, int width) {
     put(t, "%-*.*s  %-27s  %11s  %10s  ", width, cut(e->name, width), e->name, ms_action_name(e->action),
-        show_bytes(e->kept_bytes - e->held_bytes).text, show_ms(e->extra_ns).text);
+        show_bytes(e->plain_bytes - e->held_bytes).text, show_ms(e->extra_ns).text);
     if (e->reason == MS_REASON_NOT_ELIGIBLE || e->reason == MS_REASON_NOT_RUN)
         put(t, "%s\n", e->reason == MS_REASON_NOT_RUN ? "did not run" : "may not be changed");
     else if (e->other == e->action)

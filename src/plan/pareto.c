@@ -27,12 +27,12 @@ typedef struct collection {
 
 static ms_status add(collection *c, int32_t variant, const uint8_t *choices) {
     ms__decision *d = &c->decision;
-    const ms__variant *v = &d->variants[variant];
+    const ms__model_choice *v = &d->variants[variant];
     ms__value value = ms__chain_play(&v->chain, choices);
     found *item = &c->items[c->n];
     *item = (found){.variant = variant,
                     .waits = c->waits,
-                    .plan = {.state = v->state,
+                    .plan = {.model_options = v->model_options,
                              .peak_bytes = value.peak_bytes,
                              .step_ns = v->chain.base_ns + value.ticks * v->chain.tick_ns,
                              .choices = ms__arena_array(&d->arena, (size_t)v->chain.n, 1)}};
@@ -80,7 +80,7 @@ static int by_time(const void *a, const void *b) {
     const ms__candidate *x = &((const found *)a)->plan, *y = &((const found *)b)->plan;
     if (x->step_ns != y->step_ns) return x->step_ns < y->step_ns ? -1 : 1;
     if (x->peak_bytes != y->peak_bytes) return x->peak_bytes < y->peak_bytes ? -1 : 1;
-    return x->state < y->state ? -1 : x->state > y->state;
+    return x->model_options < y->model_options ? -1 : x->model_options > y->model_options;
 }
 
 /* In the order of time, those that are smaller than all before. */
@@ -103,7 +103,7 @@ static ms_status simulate_all(collection *c) {
     ms_status status = MS_OK;
     for (int64_t i = 0; i < c->n && status == MS_OK; i++) {
         found *item = &c->items[i];
-        ms__variant *variant = &c->decision.variants[item->variant];
+        ms__model_choice *variant = &c->decision.variants[item->variant];
         uint8_t *choices = item->plan.choices;
         ms__chain_set_ticks(&variant->chain, item->waits);
         status = ms__decision_appraise(&c->decision, variant, choices, INT64_MAX, &item->plan);
@@ -146,7 +146,7 @@ ms_status ms_plan_pareto(const ms_plan_request *request, ms_pareto_point *out, i
                                    .step_ns = plan->step_ns,
                                    .host_bytes = plan->host_bytes,
                                    .n_changed = count_changed(plan, &c.decision.variants[c.items[i].variant].chain),
-                                   .state = plan->state};
+                                   .model_options = plan->model_options};
     }
     if (status == MS_OK) *out_n = c.n;
     ms__decision_close(&c.decision);

@@ -67,7 +67,7 @@ ms_status ms__request_check(const ms_plan_request *request) {
         return ms__fail(MS_E_LIMIT, "ms_plan_create: a size is out of range");
     if (request->budget_bytes == 0) return ms__fail(MS_E_INVALID, "ms_plan_create: the budget must be above 0");
     if (request->slowdown_ppm > 1000000000) return ms__fail(MS_E_INVALID, "ms_plan_create: slowdown out of range");
-    if ((request->actions & ~ALL_ACTIONS) != 0 || (request->states & ~(uint32_t)MS_STATE_ALL) != 0 ||
+    if ((request->actions & ~ALL_ACTIONS) != 0 || (request->model_options & ~(uint32_t)MS_MODEL_ALL) != 0 ||
         (request->flags & ~ALL_FLAGS) != 0)
         return ms__fail(MS_E_INVALID, "ms_plan_create: a flag is unknown");
     return MS_OK;
@@ -111,7 +111,7 @@ ms_status ms_plan_create(const ms_plan_request *request, ms_plan **out_plan) {
 static uint64_t fingerprint(const ms_plan *plan) {
     const ms_plan_summary *s = &plan->summary;
     uint64_t hash = ms__hash_fold(0, (uint64_t)plan->n_entries);
-    hash = ms__hash_fold(hash, s->state);
+    hash = ms__hash_fold(hash, s->model_options);
     hash = ms__hash_fold(hash, (uint64_t)s->budget_bytes);
     hash = ms__hash_fold(hash, (uint64_t)s->margin_bytes);
     hash = ms__hash_fold(hash, (uint64_t)s->host_limit_bytes);
@@ -164,13 +164,13 @@ const char *ms_action_name(int32_t action) { return action >= 0 && action < MS_N
 
 const char *ms_reason_name(int32_t reason) { return reason >= 0 && reason < MS_N_REASONS ? reason_names[reason] : "?"; }
 
-const char *ms_state_name(uint32_t flag) {
+const char *ms_model_option_name(uint32_t flag) {
     for (uint32_t i = 0; i < sizeof state_names / sizeof *state_names; i++)
         if (flag == 1U << i) return state_names[i];
     return "?";
 }
 
-const char *ms__part_name(int32_t category) {
+const char *ms__category_name(int32_t category) {
     static const char *const names[MS_N_CATEGORIES] = {"activations", "parameters",      "buffers",     "inputs",
                                                        "gradients",   "optimizer state", "temporaries", "libraries"};
     return names[category];

@@ -24,7 +24,7 @@ ms_status ms__plan_set_name(ms_plan *plan, int64_t index, const char *name);
 ms_status ms__plan_decide(ms_plan *plan, const ms_plan_request *request);
 
 /* For people: a part of the peak (enum ms_category), and a phase (enum ms_phase). Static storage. */
-const char *ms__part_name(int32_t category);
+const char *ms__category_name(int32_t category);
 const char *ms__phase_name(int32_t phase);
 
 #endif

@@ -29,7 +29,7 @@ static const ms__json_field summary_fields[] = {SIZE(ms_plan_summary, baseline_p
                                                 SIZE(ms_plan_summary, length),
                                                 {"skipped", offsetof(ms_plan_summary, skipped), 0, 1}};
 
-static const ms__json_field entry_fields[] = {SIZE(ms_plan_entry, param_bytes),  CHANGE(ms_plan_entry, kept_bytes),
+static const ms__json_field entry_fields[] = {SIZE(ms_plan_entry, param_bytes),  CHANGE(ms_plan_entry, plain_bytes),
                                               CHANGE(ms_plan_entry, held_bytes), SIZE(ms_plan_entry, host_bytes),
                                               SIZE(ms_plan_entry, extra_ns),     CHANGE(ms_plan_entry, other_bytes),
                                               CHANGE(ms_plan_entry, other_ns)};
@@ -76,7 +76,7 @@ ms_status ms_plan_to_json(const ms_plan *plan, char **out_text) {
     ms__json_begin_object(&w, NULL);
     ms__json_put_int(&w, VERSION_KEY, VERSION);
     ms__json_put_record(&w, summary_fields, N_SUMMARY_FIELDS, s);
-    put_set(&w, "state", s->state, ms_state_name);
+    put_set(&w, "state", s->model_options, ms_model_option_name);
     put_set(&w, "flags", s->flags, flag_name);
     ms__json_put_int(&w, "peak_unit", s->peak_unit);
     ms__json_put_int(&w, "peak_phase", s->peak_phase);
@@ -137,16 +137,16 @@ static ms_status read_parts(const ms__json *object, ms__arena *arena, int64_t *o
 
 static ms_status read_summary(const ms__json *object, ms__arena *arena, ms_plan_summary *out) {
     ms_status status = ms__json_get_record(object, summary_fields, N_SUMMARY_FIELDS, out);
-    if (status == MS_OK) status = get_set(object, "state", ms_state_name, &out->state);
+    if (status == MS_OK) status = get_set(object, "state", ms_model_option_name, &out->model_options);
     if (status == MS_OK) status = get_set(object, "flags", flag_name, &out->flags);
     if (status == MS_OK) status = get_int32(object, "peak_phase", 0, MS_N_PHASES - 1, &out->peak_phase);
     return status == MS_OK ? read_parts(object, arena, out->parts) : status;
 }
 
 static ms_status read_entry(const ms__json *object, ms_plan *plan, int64_t index) {
-    static const char *const allowed[] = {"name",        "action",     "reason",     "other",      "other_reason",
-                                          "param_bytes", "kept_bytes", "held_bytes", "host_bytes", "extra_ns",
-                                          "other_bytes", "other_ns",   NULL};
+    static const char *const allowed[] = {"name",        "action",      "reason",     "other",      "other_reason",
+                                          "param_bytes", "plain_bytes", "held_bytes", "host_bytes", "extra_ns",
+                                          "other_bytes", "other_ns",    NULL};
     ms_plan_entry *entry = &plan->entries[index];
     const char *name;
     ms_status status = ms__json_check_keys(object, allowed);

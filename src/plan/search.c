@@ -52,11 +52,11 @@ static int32_t cells(const ms__search *s, int64_t n_bytes) {
 /* The least power of two in which no plan has MAX_CELLS. */
 static void set_cells(ms__search *s) {
     const ms__chain *chain = s->chain;
-    int64_t most = magnitude(chain->between_bytes[0]), held = s->n_backlogs * chain->link.tick_bytes, bits = 0;
+    int64_t most = magnitude(chain->gap_bytes[0]), held = s->n_backlogs * chain->link.slot_bytes, bits = 0;
     for (int32_t i = 0; i < chain->n; i++) {
         int64_t most_held = 0;
-        bits |= chain->between_bytes[i + 1];
-        most = larger(most, magnitude(chain->between_bytes[i + 1]));
+        bits |= chain->gap_bytes[i + 1];
+        most = larger(most, magnitude(chain->gap_bytes[i + 1]));
         for (int32_t o = 0; o < chain->units[i].n_options; o++) {
             const ms__option *option = &chain->units[i].options[o];
             most = larger(most, magnitude(peak_of(option)));
@@ -66,7 +66,7 @@ static void set_cells(ms__search *s) {
         held += most_held;
     }
     for (s->cell_bytes = 1; (most + held) / s->cell_bytes + chain->n + 2 >= MAX_CELLS;) s->cell_bytes *= 2;
-    bits |= chain->between_bytes[0] | (s->n_backlogs > 1 ? chain->link.tick_bytes : 0);
+    bits |= chain->gap_bytes[0] | (s->n_backlogs > 1 ? chain->link.slot_bytes : 0);
     s->slack_bytes = (bits & (s->cell_bytes - 1)) == 0 ? 0 : (chain->n + 1) * s->cell_bytes;
 }
 
@@ -79,7 +79,7 @@ typedef struct move {
 } move;
 
 static move make_move(const ms__search *s, const ms__option *o, int32_t backlog, int32_t level) {
-    int32_t behind = (backlog > o->hide_ticks ? backlog - o->hide_ticks : 0) + o->copy_ticks;
+    int32_t behind = (backlog > o->hide_slots ? backlog - o->hide_slots : 0) + o->copy_slots;
     int64_t ticks = o->ticks;
     if (o->waits) {
         ticks += ms__chain_wait_ticks(s->chain, behind);
@@ -150,7 +150,7 @@ static void take_option(ms__search *s, int32_t unit, int64_t state, int32_t opti
     int64_t n_out = s->lengths[unit], n_from = s->lengths[unit + 1];
     if (m.state < 0 || m.ticks >= n_out) return;
     int32_t held = cells(s, o->held_bytes) * (1 << OPTION_BITS);
-    int32_t peak = cells(s, peak_of(o) + backlog * s->chain->link.tick_bytes) * (1 << OPTION_BITS);
+    int32_t peak = cells(s, peak_of(o) + backlog * s->chain->link.slot_bytes) * (1 << OPTION_BITS);
     int32_t *out = s->rows[unit & 1] + state * s->stride + m.ticks;
     const int32_t *from = s->rows[(unit + 1) & 1] + m.state * s->stride;
     int32_t last = (from[n_from - 1] + held > peak ? from[n_from - 1] + held : peak) | option;
@@ -162,8 +162,8 @@ static void take_option(ms__search *s, int32_t unit, int64_t state, int32_t opti
 /* Move the options out of a row, and count what there is between units. */
 static void finish_row(ms__search *s, int32_t unit, int64_t state, uint8_t *restrict options) {
     int32_t *restrict row = s->rows[unit & 1] + state * s->stride;
-    int64_t backlog_bytes = state / s->n_levels * s->chain->link.tick_bytes;
-    int32_t between = cells(s, s->chain->between_bytes[unit] + backlog_bytes) * (1 << OPTION_BITS);
+    int64_t backlog_bytes = state / s->n_levels * s->chain->link.slot_bytes;
+    int32_t between = cells(s, s->chain->gap_bytes[unit] + backlog_bytes) * (1 << OPTION_BITS);
     int64_t n = s->lengths[unit];
     if (n % 2 != 0) row[n] = row[n - 1];
     for (int64_t k = 0; k < (n + 1) / 2; k++)
@@ -195,7 +195,7 @@ static void set_end(ms__search *s) {
     for (int64_t state = 0; state < s->width; state++) {
         int32_t backlog = (int32_t)(state / s->n_levels), wait = ms__chain_wait_ticks(chain, backlog);
         int32_t *row = s->rows[chain->n & 1] + state * s->stride;
-        int32_t peak = cells(s, chain->between_bytes[chain->n] + backlog * chain->link.tick_bytes);
+        int32_t peak = cells(s, chain->gap_bytes[chain->n] + backlog * chain->link.slot_bytes);
         for (int64_t t = 0; t < s->lengths[chain->n]; t++) row[t] = (t < wait ? NO_WAY : peak) * (1 << OPTION_BITS);
     }
 }
@@ -235,7 +235,7 @@ ms_status ms__search_new(ms__arena *arena, const ms__chain *chain, int64_t max_t
     if (s == NULL) return MS_E_NO_MEMORY;
     bool copies = ms__chain_has_copies(chain);
     *s = (ms__search){.chain = chain,
-                      .n_backlogs = copies ? chain->link.max_ticks + 1 : 1,
+                      .n_backlogs = copies ? chain->link.max_slots + 1 : 1,
                       .n_levels = copies ? ms__chain_host_levels(chain) : 1,
                       .n_ticks = larger(0, max_ticks < chain->max_ticks ? max_ticks : chain->max_ticks) + 1};
     s->stride = s->n_ticks + s->n_ticks % 2;

@@ -19,7 +19,7 @@ static ms_status fill(ms_profile *profile, const ms_profile_request *request, ms
     profile->step = ms__arena_alloc(&profile->arena, sizeof *profile->step);
     if (profile->step == NULL) return MS_E_NO_MEMORY;
     ms_status status =
-        ms__step_from_traces(&profile->arena, request->kept, request->lean, request->n_units, profile->step);
+        ms__step_from_traces(&profile->arena, request->kept, request->recomputed, request->n_units, profile->step);
     if (status != MS_OK) return status;
     profile->step->batch = request->batch;
     profile->step->length = request->length;

@@ -25,9 +25,9 @@ static ms_status check_unit(const ms_unit *unit, int64_t index, int64_t *sum) {
     if (unit->name == NULL || unit->name[0] == '\0')
         return ms__fail(MS_E_INVALID, "unit %lld has no name", (long long)index);
     if (!ms__size_in_range(unit->param_bytes) || !ms__size_in_range(unit->saved_bytes) ||
-        !ms__size_in_range(unit->boundary_bytes) || !ms__size_in_range(unit->n_rows))
+        !ms__size_in_range(unit->input_bytes) || !ms__size_in_range(unit->n_rows))
         return ms__fail(MS_E_LIMIT, "unit \"%.64s\": a size is out of range", unit->name);
-    int64_t parts[] = {unit->param_bytes, unit->saved_bytes, unit->boundary_bytes, ms__unit_cost(unit)};
+    int64_t parts[] = {unit->param_bytes, unit->saved_bytes, unit->input_bytes, ms__unit_cost(unit)};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         if (parts[i] > MAX_SUM - *sum)
             return ms__fail(MS_E_LIMIT, "unit \"%.64s\": sizes too large in sum", unit->name);
@@ -59,7 +59,7 @@ static ms_status check_view(const ms_profile_view *view) {
     if (status != MS_OK) return status;
     if (view->n_units < 0 || (view->units == NULL && view->n_units > 0))
         return ms__fail(MS_E_INVALID, "ms_profile_create: no units");
-    if (!ms__size_in_range(view->state_bytes) || !ms__size_in_range(view->rest_bytes))
+    if (!ms__size_in_range(view->resident_bytes) || !ms__size_in_range(view->outside_bytes))
         return ms__fail(MS_E_LIMIT, "a size of the profile is out of range");
     return MS_OK;
 }
@@ -76,8 +76,8 @@ ms_status ms_profile_create(const ms_profile_view *view, ms_profile **out_profil
         return status;
     }
     profile->n_units = view->n_units;
-    profile->state_bytes = view->state_bytes;
-    profile->rest_bytes = view->rest_bytes;
+    profile->resident_bytes = view->resident_bytes;
+    profile->outside_bytes = view->outside_bytes;
     *out_profile = profile;
     return MS_OK;
 }
@@ -88,14 +88,14 @@ void ms_profile_destroy(ms_profile *profile) {
     free(profile);
 }
 
-ms_status ms_profile_get(const ms_profile *profile, ms_profile_view *out) {
-    if (profile == NULL || out == NULL) return ms__fail(MS_E_INVALID, "ms_profile_get: an argument is NULL");
+ms_status ms_profile_get_view(const ms_profile *profile, ms_profile_view *out) {
+    if (profile == NULL || out == NULL) return ms__fail(MS_E_INVALID, "ms_profile_get_view: an argument is NULL");
     ms_status status = ms__check_struct(out->struct_bytes, sizeof *out, "ms_profile_view");
     if (status != MS_OK) return status;
     *out = (ms_profile_view){.struct_bytes = sizeof *out,
                              .units = profile->units,
                              .n_units = profile->n_units,
-                             .state_bytes = profile->state_bytes,
-                             .rest_bytes = profile->rest_bytes};
+                             .resident_bytes = profile->resident_bytes,
+                             .outside_bytes = profile->outside_bytes};
     return MS_OK;
 }

@@ -18,8 +18,8 @@ struct ms_profile {
     ms__arena arena;
     ms_unit *units; /* names belong to the arena */
     int64_t n_units;
-    int64_t state_bytes;
-    int64_t rest_bytes;
+    int64_t resident_bytes;
+    int64_t outside_bytes;
     ms__step *step; /* belongs to the arena; NULL: only the units are known */
 };
 

@@ -10,8 +10,8 @@
 #include "step_json.h"
 
 #define VERSION_KEY "memscale_profile"
-#define VERSION 2
-#define STEP_KEY "step" /* the last: it may be absent, and is not in version 1 */
+#define VERSION 3
+#define STEP_KEY "step" /* absent where only the units are known */
 
 static const struct {
     const char *key;
@@ -19,7 +19,7 @@ static const struct {
 } sizes[] = {
     {"param_bytes", offsetof(ms_unit, param_bytes)},
     {"saved_bytes", offsetof(ms_unit, saved_bytes)},
-    {"boundary_bytes", offsetof(ms_unit, boundary_bytes)},
+    {"input_bytes", offsetof(ms_unit, input_bytes)},
     {"n_rows", offsetof(ms_unit, n_rows)},
 };
 
@@ -75,8 +75,8 @@ ms_status ms_profile_to_json(const ms_profile *profile, char **out_text) {
     ms__json_writer w = {0};
     ms__json_begin_object(&w, NULL);
     ms__json_put_int(&w, VERSION_KEY, VERSION);
-    ms__json_put_int(&w, "state_bytes", profile->state_bytes);
-    ms__json_put_int(&w, "rest_bytes", profile->rest_bytes);
+    ms__json_put_int(&w, "resident_bytes", profile->resident_bytes);
+    ms__json_put_int(&w, "outside_bytes", profile->outside_bytes);
     ms__json_begin_array(&w, "units");
     for (int64_t i = 0; i < profile->n_units; i++) ms__unit_write(&w, &profile->units[i], NULL, 0);
     ms__json_end_array(&w);
@@ -90,18 +90,11 @@ ms_status ms_profile_to_json(const ms_profile *profile, char **out_text) {
 }
 
 static ms_status read_header(const ms__json *object, ms_profile_view *out, const ms__json **out_units) {
-    const char *allowed[] = {VERSION_KEY, "state_bytes", "rest_bytes", "units", STEP_KEY, NULL};
-    int64_t version;
-    if (object->type != MS__JSON_OBJECT) return ms__fail(MS_E_PARSE, "a JSON object was expected");
-    ms_status status = ms__json_get_int(object, VERSION_KEY, 1, &version);
-    if (status != MS_OK) return status;
-    if (version > VERSION)
-        return ms__fail(MS_E_VERSION, "profile of version %lld, this library reads 1 to %d", (long long)version,
-                        VERSION);
-    if (version < VERSION) allowed[4] = NULL;
-    status = ms__json_check_keys(object, allowed);
-    if (status == MS_OK) status = ms__json_get_int(object, "state_bytes", 0, &out->state_bytes);
-    if (status == MS_OK) status = ms__json_get_int(object, "rest_bytes", 0, &out->rest_bytes);
+    static const char *const allowed[] = {VERSION_KEY, "resident_bytes", "outside_bytes", "units", STEP_KEY, NULL};
+    ms_status status = ms__json_check_version(object, VERSION_KEY, VERSION);
+    if (status == MS_OK) status = ms__json_check_keys(object, allowed);
+    if (status == MS_OK) status = ms__json_get_int(object, "resident_bytes", 0, &out->resident_bytes);
+    if (status == MS_OK) status = ms__json_get_int(object, "outside_bytes", 0, &out->outside_bytes);
     if (status == MS_OK) status = ms__json_get_array(object, "units", out_units);
     return status;
 }

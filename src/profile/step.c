@@ -49,7 +49,7 @@ typedef struct builder {
     MS__VEC(ms__step_cost) costs;
     MS__VEC(ms__step_scratch) scratches;
     MS__VEC(int64_t) numbers;
-    const ms_trace *lean;
+    const ms_trace *recomputed;
     walk walks[MS__N_VARIANTS];
     int64_t n_units;
 } builder;
@@ -260,8 +260,8 @@ static uint32_t category_of(const walk *w, int64_t storage) {
     uint32_t born = w->born[storage];
     if (kind == MS_CATEGORY_PARAMETER || kind == MS_CATEGORY_BUFFER || kind == MS_CATEGORY_INPUT) return (uint32_t)kind;
     if (born <= MS_PHASE_LOSS) return stays ? MS_CATEGORY_BUFFER : MS_CATEGORY_ACTIVATION;
-    if (born == MS_PHASE_BACKWARD) return stays ? MS_CATEGORY_GRADIENT : MS_CATEGORY_WORKING;
-    return stays ? MS_CATEGORY_OPTIMIZER : MS_CATEGORY_WORKING;
+    if (born == MS_PHASE_BACKWARD) return stays ? MS_CATEGORY_GRADIENT : MS_CATEGORY_TEMPORARY;
+    return stays ? MS_CATEGORY_OPTIMIZER : MS_CATEGORY_TEMPORARY;
 }
 
 /* What each key is. */
@@ -281,9 +281,9 @@ static void *copy(ms__arena *arena, const void *items, size_t n, size_t item_byt
 }
 
 static ms_status fill_segments(builder *b, ms__arena *arena, ms__step *out) {
-    bool has_lean = b->lean != NULL;
-    size_t n_segments = b->walks[MS__KEPT].runs.n, n_events = 0;
-    settle_keys(b, has_lean ? 2 : 1);
+    bool has_recomputed = b->recomputed != NULL;
+    size_t n_segments = b->walks[MS__PLAIN].runs.n, n_events = 0;
+    settle_keys(b, has_recomputed ? 2 : 1);
     for (int v = 0; v < MS__N_VARIANTS; v++) n_events += b->walks[v].events.n;
     if (n_events > MS__STEP_MAX_EVENTS) return ms__fail(MS_E_LIMIT, "a step of %zu events is too long", n_events);
     out->segments = ms__arena_array(arena, n_segments, sizeof *out->segments);
@@ -291,10 +291,10 @@ static ms_status fill_segments(builder *b, ms__arena *arena, ms__step *out) {
     if (out->segments == NULL || out->events == NULL) return MS_E_NO_MEMORY;
     for (size_t i = 0; i < n_segments; i++) {
         ms__segment *segment = &out->segments[i];
-        const run *kept = &b->walks[MS__KEPT].runs.items[i];
+        const run *kept = &b->walks[MS__PLAIN].runs.items[i];
         segment->unit = kept->unit;
         segment->phase = kept->phase;
-        for (int v = 0; v < (has_lean ? 2 : 1); v++) {
+        for (int v = 0; v < (has_recomputed ? 2 : 1); v++) {
             const run *r = &b->walks[v].runs.items[i];
             segment->first[v] = out->n_events;
             segment->n[v] = r->n;
@@ -302,7 +302,7 @@ static ms_status fill_segments(builder *b, ms__arena *arena, ms__step *out) {
         }
     }
     out->n_segments = (uint32_t)n_segments;
-    out->has_lean = has_lean;
+    out->has_recomputed = has_recomputed;
     return MS_OK;
 }
 
@@ -342,18 +342,19 @@ static ms_status intern_all(builder *b, ms__arena *arena, ms__arena *scratch, ms
 static ms_status build(builder *b, ms__arena *arena, ms__arena *scratch, const ms_trace *kept, ms__step *out) {
     walk *w = b->walks;
     ms_status status = MS_OK;
-    if (b->lean != NULL) status = walk_trace(b, scratch, b->lean, &w[MS__LEAN], NULL);
-    if (status == MS_OK) status = walk_trace(b, scratch, kept, &w[MS__KEPT], b->lean == NULL ? NULL : &w[MS__LEAN]);
-    if (status == MS_OK && b->lean != NULL) status = check_same(&w[MS__KEPT], &w[MS__LEAN]);
+    if (b->recomputed != NULL) status = walk_trace(b, scratch, b->recomputed, &w[MS__RECOMPUTED], NULL);
+    if (status == MS_OK)
+        status = walk_trace(b, scratch, kept, &w[MS__PLAIN], b->recomputed == NULL ? NULL : &w[MS__RECOMPUTED]);
+    if (status == MS_OK && b->recomputed != NULL) status = check_same(&w[MS__PLAIN], &w[MS__RECOMPUTED]);
     if (status == MS_OK) status = fill_segments(b, arena, out);
     if (status == MS_OK) status = intern_all(b, arena, scratch, out);
     return status == MS_OK ? ms__step_finish(arena, out) : status;
 }
 
-ms_status ms__step_from_traces(ms__arena *arena, const ms_trace *kept, const ms_trace *lean, int64_t n_units,
+ms_status ms__step_from_traces(ms__arena *arena, const ms_trace *kept, const ms_trace *recomputed, int64_t n_units,
                                ms__step *out) {
     ms__arena scratch = {0};
-    builder b = {.lean = lean, .n_units = n_units};
+    builder b = {.recomputed = recomputed, .n_units = n_units};
     ms__step step = {.n_units = (uint32_t)n_units};
     ms_status status = build(&b, arena, &scratch, kept, &step);
     for (int v = 0; v < MS__N_VARIANTS; v++) {

@@ -1,16 +1,16 @@
 /* step.h - one training step: what it allocates, releases and computes, unit by unit.
  *
  * The step is a chain of segments, each a stretch of one phase inside one unit or between units. Every segment has two
- * variants: as it runs when its unit is kept, and when its unit is computed again in backward ("lean"). What is
- * allocated is a key; keys are common to both variants, so that units can be kept or lean one by one: a tensor that a
- * kept unit makes is released by the lean one behind it.
+ * variants: as it runs when its unit is kept, and when its unit is computed again in backward ("recomputed"). What is
+ * allocated is a key; keys are common to both variants, so that units can be kept or recomputed one by one: a tensor
+ * that a kept unit makes is released by the recomputed one behind it.
  *
  * What always holds
  *   - A step is never changed after it was made. Indices were checked when it was made: whoever walks it need not.
  *   - Within a variant of a segment events are in the order of the step. A variant allocates a key at most once, and
  *     releases it at most once, behind that. A key is released in the same segment in both variants, or it is loose, or
  *     it is never released.
- *   - Keys are numbered in the order in which they are first allocated, the lean variant before the kept one.
+ *   - Keys are numbered in the order in which they are first allocated, the recomputed variant before the kept one.
  *   - Numbers are sizes (ms__size_in_range), and so are these sums: the bytes of all keys, in blocks of 512; operations
  *     and bytes of all costs, each time that they occur. There are at most MS__STEP_MAX_EVENTS events.
  */
@@ -25,7 +25,7 @@
 #define MS__STEP_MAX_EVENTS ((uint32_t)1 << 22)
 #define MS__MAX_ELEMENT_BYTES 64
 
-enum { MS__KEPT, MS__LEAN, MS__N_VARIANTS };
+enum { MS__PLAIN, MS__RECOMPUTED, MS__N_VARIANTS };
 
 enum ms__step_event_kind { MS__ALLOCATE, MS__RELEASE, MS__OPERATION, MS__SCRATCH, MS__N_EVENT_KINDS };
 
@@ -37,7 +37,7 @@ typedef struct ms__step_event {
 typedef struct ms__step_key {
     uint32_t size;     /* a number */
     uint32_t category; /* enum ms_category */
-    uint32_t loose; /* 1 + index of the loose key that it is; 0: it is released in the same segment in both variants */
+    uint32_t split;    /* 1 + index of its split key; 0: both variants release it in the same segment */
 } ms__step_key;
 
 typedef struct ms__step_cost {
@@ -60,10 +60,10 @@ typedef struct ms__segment {
 } ms__segment;
 
 /* A key that the variants release in different segments. -1: never. */
-typedef struct ms__loose {
+typedef struct ms__split_key {
     uint32_t key;
     int32_t segment[MS__N_VARIANTS];
-} ms__loose;
+} ms__split_key;
 
 /* Sizes and costs at other shapes: terms in batch b and length t (terms.h). The last one is b times the length as
  * attention kernels pad it. */
@@ -80,9 +80,9 @@ typedef struct ms__step {
     ms__step_cost *costs;
     ms__step_scratch *scratches;
     ms__segment *segments;
-    ms__loose *loose;
-    uint32_t n_numbers, n_keys, n_events, n_costs, n_scratches, n_segments, n_loose, n_units;
-    bool has_lean;
+    ms__split_key *split_keys;
+    uint32_t n_numbers, n_keys, n_events, n_costs, n_scratches, n_segments, n_split_keys, n_units;
+    bool has_recomputed;
 } ms__step;
 
 /* Find the loose keys of a step that is whole but for them, and check its sums. Errors: MS_E_LIMIT, MS_E_NO_MEMORY. */
@@ -91,10 +91,10 @@ ms_status ms__step_finish(ms__arena *arena, ms__step *step);
 /* Numbers and sums of a step at another shape. Errors: MS_E_LIMIT. */
 ms_status ms__step_check_sums(const ms__step *step);
 
-/* From the trace of a step with all units kept, and one with all of them lean or NULL. What it holds belongs to the
- * arena. Errors: MS_E_INVALID (a trace is malformed), MS_E_MISMATCH (the two are not of the same step), MS_E_LIMIT,
+/* From the trace of a step with all units kept, and one with all of them recomputed or NULL. What it holds belongs to
+ * the arena. Errors: MS_E_INVALID (a trace is malformed), MS_E_MISMATCH (the two are not of the same step), MS_E_LIMIT,
  * MS_E_NO_MEMORY. */
-ms_status ms__step_from_traces(ms__arena *arena, const ms_trace *kept, const ms_trace *lean, int64_t n_units,
+ms_status ms__step_from_traces(ms__arena *arena, const ms_trace *kept, const ms_trace *recomputed, int64_t n_units,
                                ms__step *out);
 
 #endif

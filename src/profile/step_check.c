@@ -26,30 +26,31 @@ static void note_ends(const ms__step *step, uint32_t segment, int variant, ends 
     }
 }
 
-static bool is_loose(const ends *e, uint32_t key) {
+static bool is_split(const ends *e, uint32_t key) {
     const int32_t *released = released_at(e, key);
-    return e->variants[key] == (1U << MS__KEPT | 1U << MS__LEAN) && released[MS__KEPT] != released[MS__LEAN];
+    return e->variants[key] == (1U << MS__PLAIN | 1U << MS__RECOMPUTED) &&
+           released[MS__PLAIN] != released[MS__RECOMPUTED];
 }
 
-static ms_status find_loose(ms__arena *arena, ms__arena *scratch, ms__step *step) {
-    size_t n_released = (size_t)step->n_keys * MS__N_VARIANTS, n_loose = 0;
+static ms_status find_split_keys(ms__arena *arena, ms__arena *scratch, ms__step *step) {
+    size_t n_released = (size_t)step->n_keys * MS__N_VARIANTS, n_split_keys = 0;
     ends e = {.released = ms__arena_array(scratch, n_released, sizeof *e.released),
               .variants = ms__arena_array(scratch, step->n_keys, sizeof *e.variants)};
     if (e.released == NULL || e.variants == NULL) return MS_E_NO_MEMORY;
     memset(e.released, 0xff, n_released * sizeof *e.released);
     for (uint32_t i = 0; i < step->n_segments; i++)
         for (int v = 0; v < MS__N_VARIANTS; v++) note_ends(step, i, v, &e);
-    for (uint32_t k = 0; k < step->n_keys; k++) n_loose += is_loose(&e, k);
-    step->loose = ms__arena_array(arena, n_loose, sizeof *step->loose);
-    if (step->loose == NULL) return MS_E_NO_MEMORY;
-    step->n_loose = 0;
+    for (uint32_t k = 0; k < step->n_keys; k++) n_split_keys += is_split(&e, k);
+    step->split_keys = ms__arena_array(arena, n_split_keys, sizeof *step->split_keys);
+    if (step->split_keys == NULL) return MS_E_NO_MEMORY;
+    step->n_split_keys = 0;
     for (uint32_t k = 0; k < step->n_keys; k++) {
-        step->keys[k].loose = 0;
-        if (!is_loose(&e, k)) continue;
-        ms__loose *l = &step->loose[step->n_loose++];
+        step->keys[k].split = 0;
+        if (!is_split(&e, k)) continue;
+        ms__split_key *l = &step->split_keys[step->n_split_keys++];
         l->key = k;
         memcpy(l->segment, released_at(&e, k), sizeof l->segment);
-        step->keys[k].loose = step->n_loose;
+        step->keys[k].split = step->n_split_keys;
     }
     return MS_OK;
 }
@@ -79,7 +80,7 @@ ms_status ms__step_finish(ms__arena *arena, ms__step *step) {
     ms__arena scratch = {0};
     if (step->n_units > MS__STEP_MAX_EVENTS) return ms__fail(MS_E_LIMIT, "a step with too many units");
     ms_status status = ms__step_check_sums(step);
-    if (status == MS_OK) status = find_loose(arena, &scratch, step);
+    if (status == MS_OK) status = find_split_keys(arena, &scratch, step);
     ms__arena_free(&scratch);
     return status;
 }

@@ -1,10 +1,11 @@
 /* step_read.c - a step from JSON, after step_json.h.
  *
  * Tapes are unfolded once for each class. Then the segments are laid out in the order of the step, and their tapes are
- * played, the lean ones and then the kept ones, which gives keys their numbers and finds out what a tape may not name.
+ * played, the recomputed ones and then the kept ones, which gives keys their numbers and finds out what a tape may not
+ * name.
  */
+#include "shape_terms.h"
 #include "step_json.h"
-#include "terms.h"
 
 #define NOBODY UINT32_MAX
 
@@ -17,7 +18,7 @@ typedef struct tape {
     uint32_t n_pairs, n_events, n_new;
 } tape;
 
-/* A segment of a class: a tape for both variants, or a lean and a kept one. */
+/* A segment of a class: a tape for both variants, or a recomputed and a kept one. */
 typedef struct part {
     uint32_t phase, n_tapes;
     tape tapes[MS__N_VARIANTS];
@@ -50,7 +51,7 @@ typedef struct reader {
     uint32_t *at_place;    /* place -> owner */
     uint32_t n_placed;     /* units that run */
     uint32_t *keys;        /* of owners, by their numbers there */
-    uint32_t *first_fresh; /* segment -> the number that its lean tape gives to its first new key */
+    uint32_t *first_fresh; /* segment -> the number that its recomputed tape gives to its first new key */
     uint8_t *fates;        /* of keys: a bit for each variant that allocated, and one that released it */
 } reader;
 
@@ -73,7 +74,7 @@ static ms_status read_shape(reader *r, const ms__json *object) {
     size_t n = 0, n_coefficients = 0;
     ms_status status = ms__json_get_int(object, "batch", 0, &step->batch);
     if (status == MS_OK) status = ms__json_get_int(object, "length", 0, &step->length);
-    if (status == MS_OK) status = ms__json_get_bool(object, "lean", &step->has_lean);
+    if (status == MS_OK) status = ms__json_get_bool(object, "recomputed", &step->has_recomputed);
     if (status == MS_OK) status = ms__json_get_ints(object, "numbers", 0, INT64_MAX, r->arena, &step->numbers, &n);
     if (status != MS_OK) return status;
     if (n > UINT32_MAX / MS__N_TERMS) return ms__fail(MS_E_LIMIT, "a step with too many numbers");
@@ -192,7 +193,7 @@ static ms_status read_tape(reader *r, const ms__json *value, tape *out) {
 }
 
 static ms_status read_part(reader *r, const ms__json *value, part *out) {
-    size_t max_tapes = r->step.has_lean ? 2 : 1;
+    size_t max_tapes = r->step.has_recomputed ? 2 : 1;
     if (value->type != MS__JSON_ARRAY || value->n < 2 || value->n > 1 + max_tapes)
         return ms__fail(MS_E_PARSE, "a segment of the step must be a phase and %s",
                         max_tapes == 2 ? "tapes" : "a tape");
@@ -265,8 +266,8 @@ static ms_status read_units(reader *r, const ms__json *object) {
 }
 
 static uint32_t events_of(const reader *r, const part *p, int variant) {
-    if (variant == MS__LEAN && !r->step.has_lean) return 0;
-    return p->tapes[p->n_tapes == 2 && variant == MS__KEPT ? 1 : 0].n_events;
+    if (variant == MS__RECOMPUTED && !r->step.has_recomputed) return 0;
+    return p->tapes[p->n_tapes == 2 && variant == MS__PLAIN ? 1 : 0].n_events;
 }
 
 /* Each unit's segments where "order" has them. */
@@ -286,7 +287,7 @@ static ms_status lay_out(reader *r, const int64_t *order) {
         }
         ms__segment *segment = &step->segments[i];
         *segment = (ms__segment){.unit = (int32_t)order[i], .phase = p->phase};
-        for (int v = 0; v < (step->has_lean ? MS__N_VARIANTS : 1); v++) {
+        for (int v = 0; v < (step->has_recomputed ? MS__N_VARIANTS : 1); v++) {
             segment->first[v] = step->n_events;
             segment->n[v] = events_of(r, p, v);
             if (segment->n[v] > MS__STEP_MAX_EVENTS - step->n_events)
@@ -330,7 +331,7 @@ typedef struct player {
     owner *other; /* whose key the next pair names; NULL: our own */
     uint32_t segment;
     int variant;
-    bool again;     /* the tape was played as the lean one: what was new then is there now */
+    bool again;     /* the tape was played as the recomputed one: what was new then is there now */
     int64_t last;   /* the number of our key that was named last */
     uint32_t fresh; /* the number of our next new key */
     uint32_t n_events;
@@ -413,7 +414,7 @@ static ms_status play_pair(player *p, const pair *at) {
 static ms_status play_segment(reader *r, uint32_t segment, int variant) {
     owner *self = &r->owners[r->step.segments[segment].unit + 1];
     const part *stretch = &self->class->parts[self->next_part++];
-    bool first = variant == MS__LEAN || !r->step.has_lean;
+    bool first = variant == MS__RECOMPUTED || !r->step.has_recomputed;
     const tape *played = &stretch->tapes[first || stretch->n_tapes == 1 ? 0 : 1];
     player p = {.r = r, .self = self, .segment = segment, .variant = variant, .last = -1, .fresh = self->n_keys};
     if (first) r->first_fresh[segment] = p.fresh;
@@ -428,7 +429,7 @@ static ms_status play_segment(reader *r, uint32_t segment, int variant) {
 static ms_status play(reader *r) {
     ms_status status = MS_OK;
     r->step.n_keys = 0;
-    for (int v = r->step.has_lean ? MS__LEAN : MS__KEPT; v >= MS__KEPT; v--) {
+    for (int v = r->step.has_recomputed ? MS__RECOMPUTED : MS__PLAIN; v >= MS__PLAIN; v--) {
         for (uint32_t i = 0; i <= r->step.n_units; i++) r->owners[i].next_part = 0;
         for (uint32_t i = 0; i < r->step.n_segments && status == MS_OK; i++) status = play_segment(r, i, v);
     }
@@ -436,9 +437,9 @@ static ms_status play(reader *r) {
 }
 
 static ms_status read_step(reader *r, const ms__json *object) {
-    static const char *const allowed[] = {"batch",        "length", "lean",  "numbers",   "denominator",
-                                          "coefficients", "costs",  "keys",  "scratches", "rest",
-                                          "classes",      "units",  "order", NULL};
+    static const char *const allowed[] = {"batch",        "length", "recomputed", "numbers",   "denominator",
+                                          "coefficients", "costs",  "keys",       "scratches", "rest",
+                                          "classes",      "units",  "order",      NULL};
     ms_status status = ms__json_check_keys(object, allowed);
     if (status == MS_OK) status = read_shape(r, object);
     if (status == MS_OK) status = read_costs(r, object);

@@ -15,7 +15,7 @@ typedef struct coder {
     const ms__step *step;
     int32_t *owner;   /* key -> the unit that allocates it first, -1: between units */
     uint32_t *number; /* key -> its number there */
-    bool *lean;       /* key -> does the lean variant allocate it? */
+    bool *recomputed; /* key -> does the recomputed variant allocate it? */
     uint32_t *kind;   /* key -> its kind */
     int32_t *place;   /* unit -> in the order in which units first run */
     int32_t *first;   /* unit + 1 -> its first segment, or -1 */
@@ -68,17 +68,17 @@ static ms_status name_keys(coder *c, ms__arena *arena) {
     bool *known = ms__arena_array(arena, step->n_keys, sizeof *known);
     c->owner = ms__arena_array(arena, step->n_keys, sizeof *c->owner);
     c->number = ms__arena_array(arena, step->n_keys, sizeof *c->number);
-    c->lean = ms__arena_array(arena, step->n_keys, sizeof *c->lean);
-    if (counts == NULL || known == NULL || c->owner == NULL || c->number == NULL || c->lean == NULL)
+    c->recomputed = ms__arena_array(arena, step->n_keys, sizeof *c->recomputed);
+    if (counts == NULL || known == NULL || c->owner == NULL || c->number == NULL || c->recomputed == NULL)
         return MS_E_NO_MEMORY;
-    for (int v = MS__N_VARIANTS - 1; v >= 0; v--) { /* lean, then kept */
+    for (int v = MS__N_VARIANTS - 1; v >= 0; v--) { /* recomputed, then kept */
         for (uint32_t i = 0; i < step->n_segments; i++) {
             const ms__segment *segment = &step->segments[i];
             for (uint32_t e = segment->first[v]; e < segment->first[v] + segment->n[v]; e++) {
                 uint32_t key = step->events[e].index;
                 if (step->events[e].kind != MS__ALLOCATE || known[key]) continue;
                 known[key] = true;
-                c->lean[key] = v == MS__LEAN;
+                c->recomputed[key] = v == MS__RECOMPUTED;
                 c->owner[key] = segment->unit;
                 c->number[key] = counts[segment->unit + 1]++;
             }
@@ -132,7 +132,7 @@ static bool put_tape(coder *c, const ms__segment *segment, int variant) {
     if (!put_number(c, 0)) return false;
     for (uint32_t i = 0; i < segment->n[variant]; i++) {
         const ms__step_event *event = &c->step->events[segment->first[variant] + i];
-        bool is_new = event->kind == MS__ALLOCATE && (variant == MS__LEAN || !c->lean[event->index]);
+        bool is_new = event->kind == MS__ALLOCATE && (variant == MS__RECOMPUTED || !c->recomputed[event->index]);
         bool done = event->kind <= MS__RELEASE ? put_key(c, segment->unit, event, is_new, &last)
                                                : put_pair(c, (int32_t)event->kind, (int32_t)event->index);
         if (!done) return false;
@@ -144,12 +144,15 @@ static bool put_tape(coder *c, const ms__segment *segment, int variant) {
 static bool put_unit(coder *c, int32_t unit) {
     for (int32_t i = c->first[unit + 1]; i >= 0; i = c->next[i]) {
         const ms__segment *s = &c->step->segments[i];
-        const ms__step_event *kept = c->step->events + s->first[MS__KEPT], *lean = c->step->events + s->first[MS__LEAN];
-        bool has_lean = c->step->has_lean, alike = has_lean && s->n[MS__KEPT] == s->n[MS__LEAN];
-        alike = alike && (s->n[MS__KEPT] == 0 || memcmp(kept, lean, s->n[MS__KEPT] * sizeof *kept) == 0);
-        int32_t n_tapes = has_lean && !alike ? 2 : 1;
+        const ms__step_event *kept = c->step->events + s->first[MS__PLAIN],
+                             *recomputed = c->step->events + s->first[MS__RECOMPUTED];
+        bool has_recomputed = c->step->has_recomputed,
+             alike = has_recomputed && s->n[MS__PLAIN] == s->n[MS__RECOMPUTED];
+        alike = alike && (s->n[MS__PLAIN] == 0 || memcmp(kept, recomputed, s->n[MS__PLAIN] * sizeof *kept) == 0);
+        int32_t n_tapes = has_recomputed && !alike ? 2 : 1;
         if (!put_number(c, (int32_t)s->phase) || !put_number(c, n_tapes) ||
-            !put_tape(c, s, has_lean ? MS__LEAN : MS__KEPT) || (n_tapes == 2 && !put_tape(c, s, MS__KEPT)))
+            !put_tape(c, s, has_recomputed ? MS__RECOMPUTED : MS__PLAIN) ||
+            (n_tapes == 2 && !put_tape(c, s, MS__PLAIN)))
             return false;
     }
     return true;
@@ -208,7 +211,7 @@ static void write_segments(ms__json_writer *w, const char *key, const int32_t *c
 static void write_numbers(ms__json_writer *w, const ms__step *step) {
     ms__json_put_int(w, "batch", step->batch);
     ms__json_put_int(w, "length", step->length);
-    ms__json_put_bool(w, "lean", step->has_lean);
+    ms__json_put_bool(w, "recomputed", step->has_recomputed);
     ms__json_put_ints(w, "numbers", step->numbers, step->n_numbers);
     if (step->coefficients != NULL) {
         ms__json_put_int(w, "denominator", step->denominator);
@@ -236,7 +239,7 @@ static ms_status write_kinds(ms__json_writer *w, coder *c, ms__arena *arena) {
     c->kind = ms__arena_array(arena, n, sizeof *c->kind);
     if (items == NULL || leaders == NULL || c->kind == NULL) return MS_E_NO_MEMORY;
     for (uint32_t k = 0; k < n; k++) /* size and category are the first two fields */
-        items[k] = (item){&c->step->keys[k], offsetof(ms__step_key, loose), k};
+        items[k] = (item){&c->step->keys[k], offsetof(ms__step_key, split), k};
     uint32_t n_kinds = group(items, n, c->kind, leaders);
     ms__json_begin_row(w, "keys");
     for (uint32_t i = 0; i < n_kinds; i++) {

@@ -1,18 +1,18 @@
 /* frontier.c - the ways between keeping a unit and recomputing it, and what each would save (ledger.h). */
 #include "../profile/profile.h"
-#include "ledger.h"
+#include "recompute_cost.h"
 #include "roofline.h"
 
 static ms_frontier_point point_of(const ms__ledger *l, uint32_t keeps) {
     int64_t ns = ms__ledger_time(l, keeps);
     return (ms_frontier_point){.keeps = keeps,
-                               .kept_bytes = ms__ledger_kept(l, keeps),
+                               .held_bytes = ms__ledger_held(l, keeps),
                                .recompute_ns = ns,
-                               .saved_ns = ms__ledger_time(l, 0) - ns};
+                               .spared_ns = ms__ledger_time(l, 0) - ns};
 }
 
 static bool is_better(const ms_frontier_point *a, const ms_frontier_point *b) {
-    if (a->kept_bytes != b->kept_bytes) return a->kept_bytes < b->kept_bytes;
+    if (a->held_bytes != b->held_bytes) return a->held_bytes < b->held_bytes;
     return a->recompute_ns < b->recompute_ns;
 }
 
@@ -36,7 +36,7 @@ static ms_status check_arguments(const ms_profile *profile, int64_t unit, const 
     if (profile == NULL || rates == NULL) return ms__fail(MS_E_INVALID, "ms_profile_frontier: an argument is NULL");
     ms_status status = ms__rates_check(rates);
     if (status != MS_OK) return status;
-    if (profile->step == NULL || !profile->step->has_lean)
+    if (profile->step == NULL || !profile->step->has_recomputed)
         return ms__fail(MS_E_INVALID, "this profile does not know its units recomputed");
     if (unit < 0 || unit >= (int64_t)profile->step->n_units)
         return ms__fail(MS_E_INVALID, "there is no unit %lld", (long long)unit);

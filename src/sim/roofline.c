@@ -16,7 +16,7 @@ ms_status ms__rates_check(const ms_rates *r) {
     return MS_OK;
 }
 
-int64_t ms__later(int64_t ns, int64_t more_ns) { return more_ns > MS__MAX_NS - ns ? MS__MAX_NS : ns + more_ns; }
+int64_t ms__add_ns(int64_t ns, int64_t more_ns) { return more_ns > MS__MAX_NS - ns ? MS__MAX_NS : ns + more_ns; }
 
 static int64_t rate_of(const ms_rates *rates, uint32_t element_bytes) {
     int64_t narrow = rates->bf16_gflops > 0 ? rates->bf16_gflops : rates->fp16_gflops;
@@ -32,5 +32,5 @@ int64_t ms__op_busy_ns(const ms_rates *rates, const ms__step *step, const ms__st
     if (cost->flags & MS__OP_VIEW) return 0;
     int64_t arithmetic = step->numbers[cost->flops] / rate_of(rates, cost->element_bytes);
     int64_t traffic = traffic_ns(step->numbers[cost->bytes], rates->memory_mb_per_s);
-    return ms__later(rates->launch_ns, arithmetic > traffic ? arithmetic : traffic);
+    return ms__add_ns(rates->launch_ns, arithmetic > traffic ? arithmetic : traffic);
 }

@@ -14,7 +14,7 @@
 ms_status ms__rates_check(const ms_rates *rates);
 
 /* Both are times; so is the sum. */
-int64_t ms__later(int64_t ns, int64_t more_ns);
+int64_t ms__add_ns(int64_t ns, int64_t more_ns);
 
 /* For how long an operation keeps the device busy; 0 for views. The rates were checked. */
 int64_t ms__op_busy_ns(const ms_rates *rates, const ms__step *step, const ms__step_cost *cost);

@@ -16,8 +16,8 @@
 
 #include "../common/arena.h"
 #include "../profile/profile.h"
+#include "actions.h"
 #include "allocator.h"
-#include "levers.h"
 #include "roofline.h"
 
 #define ROUND_BYTES 512
@@ -31,7 +31,7 @@
 
 struct ms_simulation {
     ms_simulation_summary summary;
-    ms_simulation_point *points; /* owned */
+    ms_simulation_segment *points; /* owned */
     int64_t n_points;
 };
 
@@ -51,9 +51,9 @@ typedef struct player {
     int64_t *blocks;          /* key -> block, or NOT_THERE */
     int64_t *scratch_bytes;   /* scratch -> bytes */
     int64_t *busy_ns;         /* cost -> time on the device */
-    int32_t *released_in;     /* loose key -> the segment in which this plan releases it, or NEVER */
-    int32_t *first_released;  /* segment -> its first loose key, or -1 */
-    int32_t *next_released;   /* loose key -> the next of the same segment, or -1 */
+    int32_t *released_in;     /* split key -> the segment in which this plan releases it, or NEVER */
+    int32_t *first_released;  /* segment -> its first split key, or -1 */
+    int32_t *next_released;   /* split key -> the next of the same segment, or -1 */
     int64_t parts[MS_N_CATEGORIES];
     int64_t held_bytes;               /* what the parts add up to, rounded */
     int64_t allocated;                /* now */
@@ -100,8 +100,8 @@ static int64_t key_bytes(const player *p, uint32_t key) { return p->step->number
 
 static ms_status take_transient(player *p, int64_t n_bytes, int64_t segment) {
     int64_t block;
-    ms_status status = take(p, n_bytes, MS_CATEGORY_WORKING, segment, &block);
-    return status == MS_OK ? give(p, n_bytes, MS_CATEGORY_WORKING, block) : status;
+    ms_status status = take(p, n_bytes, MS_CATEGORY_TEMPORARY, segment, &block);
+    return status == MS_OK ? give(p, n_bytes, MS_CATEGORY_TEMPORARY, block) : status;
 }
 
 static ms_status take_key(player *p, uint32_t key, int64_t segment) {
@@ -132,13 +132,13 @@ static ms_status take_workspace(player *p, const ms__segment *segment, int64_t i
 static void run_op(player *p, uint32_t index) {
     clock *now = &p->now;
     p->n_ops++;
-    now->host_ns = ms__later(now->host_ns, p->request->rates->dispatch_ns);
+    now->host_ns = ms__add_ns(now->host_ns, p->request->rates->dispatch_ns);
     if (p->step->costs[index].flags & MS__OP_VIEW) return;
     if (!on_gpu(p)) {
-        now->host_ns = ms__later(now->host_ns, p->busy_ns[index]);
+        now->host_ns = ms__add_ns(now->host_ns, p->busy_ns[index]);
         return;
     }
-    now->device_ns = ms__later(now->device_ns < now->host_ns ? now->host_ns : now->device_ns, p->busy_ns[index]);
+    now->device_ns = ms__add_ns(now->device_ns < now->host_ns ? now->host_ns : now->device_ns, p->busy_ns[index]);
 }
 
 static int64_t time_now(const player *p) {
@@ -147,22 +147,22 @@ static int64_t time_now(const player *p) {
 
 /* ---- Playing ---- */
 
-/* What is between units is as in the kept step, unless all units are lean. */
+/* What is between units is as in the kept step, unless all units are recomputed. */
 static int variant_of(const player *p, int32_t unit) {
-    if (unit < 0) return p->has_variant[MS__KEPT] ? MS__KEPT : MS__LEAN;
-    return p->request->actions == NULL ? MS__KEPT : ms__variant_of(p->request->actions[unit]);
+    if (unit < 0) return p->has_variant[MS__PLAIN] ? MS__PLAIN : MS__RECOMPUTED;
+    return p->request->actions == NULL ? MS__PLAIN : ms__action_variant(p->request->actions[unit]);
 }
 
 /* Fused optimizers update in place, without temporaries. */
 static bool is_skipped(const player *p, const ms__segment *segment, const ms__step_event *event) {
     bool optimizer = segment->phase == MS_PHASE_OPTIMIZER_FIRST || segment->phase == MS_PHASE_OPTIMIZER;
     return optimizer && p->request->flags & MS_SIMULATE_FUSED && event->kind == MS__ALLOCATE &&
-           p->step->keys[event->index].category == MS_CATEGORY_WORKING;
+           p->step->keys[event->index].category == MS_CATEGORY_TEMPORARY;
 }
 
 static bool is_released_here(const player *p, uint32_t key, int64_t segment) {
-    uint32_t loose = p->step->keys[key].loose;
-    return loose == 0 || p->released_in[loose - 1] == segment;
+    uint32_t split = p->step->keys[key].split;
+    return split == 0 || p->released_in[split - 1] == segment;
 }
 
 static ms_status play_event(player *p, const ms__segment *segment, int64_t index, const ms__step_event *event) {
@@ -188,7 +188,7 @@ static ms_status play_segment(player *p, int64_t index) {
     for (uint32_t i = 0; i < segment->n[variant] && status == MS_OK; i++)
         status = play_event(p, segment, index, &events[i]);
     for (int32_t l = p->first_released[index]; l >= 0 && status == MS_OK; l = p->next_released[l])
-        status = give_key(p, p->step->loose[l].key); /* where the other variant would have done it: at the end */
+        status = give_key(p, p->step->split_keys[l].key); /* where the other variant would have done it: at the end */
     return status;
 }
 
@@ -209,13 +209,13 @@ static ms_status take_category(player *p, uint32_t category) {
 /* All stretches as they are where they take no part. */
 static void clear_points(ms_simulation *sim, const ms__step *step) {
     for (int64_t i = 0; i < sim->n_points; i++)
-        sim->points[i] = (ms_simulation_point){.struct_bytes = sizeof *sim->points,
-                                               .unit = step->segments[i].unit,
-                                               .phase = (int32_t)step->segments[i].phase};
+        sim->points[i] = (ms_simulation_segment){.struct_bytes = sizeof *sim->points,
+                                                 .unit = step->segments[i].unit,
+                                                 .phase = (int32_t)step->segments[i].phase};
 }
 
 static void set_point(ms_simulation *sim, const player *p, int64_t index, int64_t before_ns) {
-    ms_simulation_point *point = &sim->points[index];
+    ms_simulation_segment *point = &sim->points[index];
     point->end_bytes = p->allocated;
     point->peak_bytes = p->peak.bytes;
     point->duration_ns = time_now(p) - before_ns;
@@ -226,7 +226,7 @@ static bool takes_part(const player *p, const ms__segment *segment, int step) {
     bool first = step == 0 && !(p->request->flags & MS_SIMULATE_RESUMED);
     if (segment->phase == MS_PHASE_OPTIMIZER_FIRST) return first;
     if (segment->phase == MS_PHASE_OPTIMIZER) return !first;
-    return segment->phase != MS_PHASE_STATE;
+    return segment->phase != MS_PHASE_SETUP;
 }
 
 /* Forget the peak and start from what there is. */
@@ -255,20 +255,20 @@ static ms_status play_step(player *p, ms_simulation *sim, int step) {
     if (status == MS_OK && !(p->request->flags & MS_SIMULATE_KEEP_GRADIENTS))
         status = give_category(p, MS_CATEGORY_GRADIENT);
     if (status == MS_OK) status = give_category(p, MS_CATEGORY_ACTIVATION);
-    if (status == MS_OK) status = give_category(p, MS_CATEGORY_WORKING);
+    if (status == MS_OK) status = give_category(p, MS_CATEGORY_TEMPORARY);
     note_peak(p, highest.segment); /* what is left, which is less */
     return status;
 }
 
 /* ---- Before and after ---- */
 
-/* The segment in which a loose key is released under this plan: the last of those that hold it. A unit holds it in its
+/* The segment in which a split key is released under this plan: the last of those that hold it. A unit holds it in its
  * own variant; what is between units, or nobody at all, in each variant that the plan has. */
-static int32_t segment_of(const player *p, const ms__loose *loose) {
+static int32_t segment_of(const player *p, const ms__split_key *split) {
     int32_t last = -1, latest = -1;
     for (int v = 0; v < MS__N_VARIANTS; v++) {
-        bool never = loose->segment[v] < 0;
-        int32_t at = never ? NEVER : loose->segment[v], unit = never ? -1 : p->step->segments[at].unit;
+        bool never = split->segment[v] < 0;
+        int32_t at = never ? NEVER : split->segment[v], unit = never ? -1 : p->step->segments[at].unit;
         bool holds = unit < 0 ? p->has_variant[v] : variant_of(p, unit) == v;
         if (at > latest) latest = at;
         if (holds && at > last) last = at;
@@ -279,7 +279,7 @@ static int32_t segment_of(const player *p, const ms__loose *loose) {
 static void find_variants(player *p) {
     for (uint32_t i = 0; i < p->step->n_segments; i++)
         if (p->step->segments[i].unit >= 0) p->has_variant[variant_of(p, p->step->segments[i].unit)] = true;
-    if (!p->has_variant[MS__LEAN]) p->has_variant[MS__KEPT] = true; /* no unit runs at all */
+    if (!p->has_variant[MS__RECOMPUTED]) p->has_variant[MS__PLAIN] = true; /* no unit runs at all */
 }
 
 static ms_status prepare(player *p, ms__arena *arena) {
@@ -288,9 +288,9 @@ static ms_status prepare(player *p, ms__arena *arena) {
     p->blocks = ms__arena_array(arena, step->n_keys, sizeof *p->blocks);
     p->scratch_bytes = ms__arena_array(arena, step->n_scratches, sizeof *p->scratch_bytes);
     p->busy_ns = ms__arena_array(arena, step->n_costs, sizeof *p->busy_ns);
-    p->released_in = ms__arena_array(arena, step->n_loose, sizeof *p->released_in);
+    p->released_in = ms__arena_array(arena, step->n_split_keys, sizeof *p->released_in);
     p->first_released = ms__arena_array(arena, step->n_segments, sizeof *p->first_released);
-    p->next_released = ms__arena_array(arena, step->n_loose, sizeof *p->next_released);
+    p->next_released = ms__arena_array(arena, step->n_split_keys, sizeof *p->next_released);
     if (p->blocks == NULL || p->scratch_bytes == NULL || p->busy_ns == NULL || p->released_in == NULL ||
         p->first_released == NULL || p->next_released == NULL)
         return MS_E_NO_MEMORY;
@@ -304,8 +304,8 @@ static ms_status prepare(player *p, ms__arena *arena) {
                                                 p->request->rates->capability, p->request->n_multiprocessors);
     }
     memset(p->first_released, 0xff, step->n_segments * sizeof *p->first_released);
-    for (uint32_t i = 0; i < step->n_loose; i++) {
-        int32_t at = p->released_in[i] = segment_of(p, &step->loose[i]);
+    for (uint32_t i = 0; i < step->n_split_keys; i++) {
+        int32_t at = p->released_in[i] = segment_of(p, &step->split_keys[i]);
         if (at == NEVER) continue;
         p->next_released[i] = p->first_released[at];
         p->first_released[at] = (int32_t)i;
@@ -316,7 +316,7 @@ static ms_status prepare(player *p, ms__arena *arena) {
 static ms_status play_state(player *p, int64_t *out_bytes) {
     ms_status status = MS_OK;
     for (uint32_t i = 0; i < p->step->n_segments && status == MS_OK; i++)
-        if (p->step->segments[i].phase == MS_PHASE_STATE) status = play_segment(p, i);
+        if (p->step->segments[i].phase == MS_PHASE_SETUP) status = play_segment(p, i);
     *out_bytes = p->held_bytes;
     if (status == MS_OK && p->request->flags & MS_SIMULATE_RESUMED) status = take_category(p, MS_CATEGORY_OPTIMIZER);
     return status;
@@ -335,7 +335,7 @@ static void sum_times(ms_simulation *sim) {
 
 static ms_status play(player *p, ms_simulation *sim) {
     ms_simulation_summary *s = &sim->summary;
-    ms_status status = play_state(p, &s->state_bytes);
+    ms_status status = play_state(p, &s->start_bytes);
     for (int step = 0; step < N_STEPS && status == MS_OK; step++) {
         clear_points(sim, p->step);
         status = play_step(p, sim, step);
@@ -348,7 +348,7 @@ static ms_status play(player *p, ms_simulation *sim) {
         s->reserved_bytes = reserved;
     }
     s->steady_peak_bytes = p->peak.bytes;
-    s->between_bytes = p->allocated;
+    s->idle_bytes = p->allocated;
     s->peak_unit = sim->n_points > 0 ? p->step->segments[p->peak.segment].unit : -1;
     s->peak_phase = sim->n_points > 0 ? (int32_t)p->step->segments[p->peak.segment].phase : 0;
     s->n_ops = p->n_ops;
@@ -367,33 +367,33 @@ static ms_status check_actions(const ms_simulation_request *request, const ms__s
         return ms__fail(MS_E_MISMATCH, "%lld actions for %u units", (long long)request->n_actions, step->n_units);
     for (int64_t i = 0; i < request->n_actions; i++) {
         if (request->actions[i] < 0 || request->actions[i] >= MS_N_ACTIONS)
-            return ms__fail(MS_E_INVALID, "ms_simulate: action %d is unknown", (int)request->actions[i]);
-        if (request->actions[i] != MS_ACTION_KEEP && !step->has_lean)
+            return ms__fail(MS_E_INVALID, "ms_simulation_create: action %d is unknown", (int)request->actions[i]);
+        if (request->actions[i] != MS_ACTION_KEEP && !step->has_recomputed)
             return ms__fail(MS_E_INVALID, "this profile does not know its units recomputed");
     }
     return MS_OK;
 }
 
 static ms_status check_request(const ms_simulation_request *request) {
-    if (request == NULL) return ms__fail(MS_E_INVALID, "ms_simulate: the request is NULL");
+    if (request == NULL) return ms__fail(MS_E_INVALID, "ms_simulation_create: the request is NULL");
     ms_status status = ms__check_struct(request->struct_bytes, sizeof *request, "ms_simulation_request");
     if (status != MS_OK) return status;
     if (request->profile == NULL || request->rates == NULL)
-        return ms__fail(MS_E_INVALID, "ms_simulate: no profile or no rates");
+        return ms__fail(MS_E_INVALID, "ms_simulation_create: no profile or no rates");
     status = ms__rates_check(request->rates);
     if (status != MS_OK) return status;
     if (request->n_multiprocessors < 0 || request->n_multiprocessors > MAX_MULTIPROCESSORS ||
         request->limit_bytes < 0 || (request->flags & ~ALL_FLAGS) != 0 ||
-        (request->state & ~(uint32_t)MS_STATE_ALL) != 0)
-        return ms__fail(MS_E_INVALID, "ms_simulate: a field of the request is out of range");
+        (request->model_options & ~(uint32_t)MS_MODEL_ALL) != 0)
+        return ms__fail(MS_E_INVALID, "ms_simulation_create: a field of the request is out of range");
     if (request->profile->step == NULL) return ms__fail(MS_E_INVALID, "this profile has no step to simulate");
     return check_actions(request, request->profile->step);
 }
 
-ms_status ms_simulate(const ms_simulation_request *request, ms_simulation **out) {
+ms_status ms_simulation_create(const ms_simulation_request *request, ms_simulation **out) {
     ms_status status = check_request(request);
     if (status != MS_OK) return status;
-    if (out == NULL) return ms__fail(MS_E_INVALID, "ms_simulate: out is NULL");
+    if (out == NULL) return ms__fail(MS_E_INVALID, "ms_simulation_create: out is NULL");
     player p = {.request = request, .step = request->profile->step};
     ms__arena arena = {0};
     ms_simulation *sim = calloc(1, sizeof *sim);
@@ -423,19 +423,19 @@ void ms_simulation_destroy(ms_simulation *sim) {
     free(sim);
 }
 
-ms_status ms_simulation_get(const ms_simulation *sim, ms_simulation_summary *out) {
-    if (sim == NULL || out == NULL) return ms__fail(MS_E_INVALID, "ms_simulation_get: an argument is NULL");
+ms_status ms_simulation_get_summary(const ms_simulation *sim, ms_simulation_summary *out) {
+    if (sim == NULL || out == NULL) return ms__fail(MS_E_INVALID, "ms_simulation_get_summary: an argument is NULL");
     ms_status status = ms__check_struct(out->struct_bytes, sizeof *out, "ms_simulation_summary");
     if (status == MS_OK) *out = sim->summary;
     return status;
 }
 
-int64_t ms_simulation_count(const ms_simulation *sim) { return sim == NULL ? 0 : sim->n_points; }
+int64_t ms_simulation_count_segments(const ms_simulation *sim) { return sim == NULL ? 0 : sim->n_points; }
 
-ms_status ms_simulation_at(const ms_simulation *sim, int64_t index, ms_simulation_point *out) {
+ms_status ms_simulation_get_segment(const ms_simulation *sim, int64_t index, ms_simulation_segment *out) {
     if (sim == NULL || out == NULL || index < 0 || index >= sim->n_points)
-        return ms__fail(MS_E_INVALID, "ms_simulation_at: an argument is NULL or out of range");
-    ms_status status = ms__check_struct(out->struct_bytes, sizeof *out, "ms_simulation_point");
+        return ms__fail(MS_E_INVALID, "ms_simulation_get_segment: an argument is NULL or out of range");
+    ms_status status = ms__check_struct(out->struct_bytes, sizeof *out, "ms_simulation_segment");
     if (status != MS_OK) return status;
     *out = sim->points[index];
     out->struct_bytes = sizeof *out;

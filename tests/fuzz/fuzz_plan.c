@@ -46,7 +46,7 @@ const char *const fuzz_dictionary[] = {"\"memscale_plan\": 2",
                                        "\"no gain\"",
                                        "\"not run\"",
                                        "\"param_bytes\": ",
-                                       "\"kept_bytes\": ",
+                                       "\"plain_bytes\": ",
                                        "\"held_bytes\": ",
                                        "\"extra_ns\": ",
                                        "\"other_bytes\": ",
@@ -64,7 +64,7 @@ static ms_plan_summary summary_of(const ms_plan *plan) {
     REQUIRE(summary.n_changed >= 0 && summary.n_changed <= summary.n_units);
     REQUIRE(summary.peak_unit >= -1 && summary.peak_unit < summary.n_units);
     REQUIRE(summary.peak_phase >= 0 && summary.peak_phase < MS_N_PHASES);
-    REQUIRE((summary.state & ~(uint32_t)MS_STATE_ALL) == 0);
+    REQUIRE((summary.model_options & ~(uint32_t)MS_MODEL_ALL) == 0);
     return summary;
 }
 
@@ -94,8 +94,8 @@ static ms_profile *profile_of(const ms_unit *units, const ms_plan_summary *plan)
     ms_profile_view view = {.struct_bytes = sizeof view,
                             .units = units,
                             .n_units = plan->n_units,
-                            .state_bytes = plan->baseline_peak_bytes / 8,
-                            .rest_bytes = plan->baseline_peak_bytes / 16};
+                            .resident_bytes = plan->baseline_peak_bytes / 8,
+                            .outside_bytes = plan->baseline_peak_bytes / 16};
     ms_profile *profile = NULL;
     ms_status status = ms_profile_create(&view, &profile);
     REQUIRE(status == MS_OK || status == MS_E_LIMIT);
@@ -145,8 +145,8 @@ static void use_units(const ms_plan *plan, const ms_plan_summary *summary) {
         REQUIRE(entry.action >= 0 && entry.action < MS_N_ACTIONS && entry.other >= 0 && entry.other < MS_N_ACTIONS);
         units[i] = (ms_unit){.name = entry.name,
                              .param_bytes = entry.param_bytes,
-                             .saved_bytes = not_below_0(entry.kept_bytes),
-                             .boundary_bytes = not_below_0(entry.held_bytes),
+                             .saved_bytes = not_below_0(entry.plain_bytes),
+                             .input_bytes = not_below_0(entry.held_bytes),
                              .n_rows = entry.extra_ns % 65536,
                              .flags = entry.reason == MS_REASON_NOT_ELIGIBLE ? MS_UNIT_RUN
                                       : entry.reason == MS_REASON_NOT_RUN    ? MS_UNIT_ELIGIBLE

@@ -15,14 +15,14 @@
 #define MAX_SEARCHED 3  /* units of the models that are planned with all that may be done */
 
 const char *const fuzz_dictionary[] = {"\"memscale_profile\": 1",
-                                       "\"memscale_profile\": 2",
-                                       "\"state_bytes\": ",
-                                       "\"rest_bytes\": ",
+                                       "\"memscale_profile\": 3",
+                                       "\"resident_bytes\": ",
+                                       "\"outside_bytes\": ",
                                        "\"units\": [",
                                        "\"name\": \"a\"",
                                        "\"param_bytes\": ",
                                        "\"saved_bytes\": ",
-                                       "\"boundary_bytes\": ",
+                                       "\"input_bytes\": ",
                                        "\"n_rows\": ",
                                        "\"eligible\": ",
                                        "\"run\": ",
@@ -35,7 +35,7 @@ const char *const fuzz_dictionary[] = {"\"memscale_profile\": 1",
                                        "\"step\": {",
                                        "\"batch\": 1",
                                        "\"length\": 1",
-                                       "\"lean\": ",
+                                       "\"recomputed\": ",
                                        "\"numbers\": [",
                                        "\"denominator\": 1",
                                        "\"coefficients\": [",
@@ -65,7 +65,7 @@ const char *const fuzz_dictionary[] = {"\"memscale_profile\": 1",
 
 static ms_profile_view view_of(const ms_profile *profile) {
     ms_profile_view view = {.struct_bytes = sizeof view};
-    REQUIRE(ms_profile_get(profile, &view) == MS_OK);
+    REQUIRE(ms_profile_get_view(profile, &view) == MS_OK);
     return view;
 }
 
@@ -78,14 +78,15 @@ static void check_summary(const ms_simulation_summary *s) {
         sum += s->parts[i];
     }
     REQUIRE(sum == s->steady_peak_bytes && s->unused_bytes >= 0);
-    REQUIRE(s->state_bytes >= 0 && s->between_bytes >= 0 && s->between_bytes <= s->steady_peak_bytes);
+    REQUIRE(s->start_bytes >= 0 && s->idle_bytes >= 0 && s->idle_bytes <= s->steady_peak_bytes);
     REQUIRE(s->reserved_bytes >= s->steady_peak_bytes && s->first_reserved_bytes >= s->first_peak_bytes);
     REQUIRE(s->forward_ns >= 0 && s->backward_ns >= 0 && s->optimizer_ns >= 0);
     REQUIRE(s->step_ns == (s->host_ns > s->device_ns ? s->host_ns : s->device_ns));
 }
 
 /* One way to simulate it, as a hash of all that comes out; 0 if it has no step. */
-static uint64_t simulate(const ms_profile *profile, int64_t capability, uint32_t flags, int64_t limit, bool lean) {
+static uint64_t simulate(const ms_profile *profile, int64_t capability, uint32_t flags, int64_t limit,
+                         bool recomputed) {
     static int32_t actions[MAX_ACTIONS];
     const ms_rates rates = {.struct_bytes = sizeof rates,
                             .capability = capability,
@@ -103,21 +104,21 @@ static uint64_t simulate(const ms_profile *profile, int64_t capability, uint32_t
                                      .limit_bytes = limit,
                                      .flags = flags};
     if (request.n_actions > MAX_ACTIONS) return 0;
-    for (int i = 0; i < MAX_ACTIONS; i++) actions[i] = lean ? MS_ACTION_RECOMPUTE : MS_ACTION_KEEP;
+    for (int i = 0; i < MAX_ACTIONS; i++) actions[i] = recomputed ? MS_ACTION_RECOMPUTE : MS_ACTION_KEEP;
     ms_simulation *sim = NULL;
-    ms_status status = ms_simulate(&request, &sim);
-    if (status != MS_OK) { /* no step, not known lean; too much for the allocator, or for the limit */
+    ms_status status = ms_simulation_create(&request, &sim);
+    if (status != MS_OK) { /* no step, not known recomputed; too much for the allocator, or for the limit */
         bool model = capability > 0 && flags & MS_SIMULATE_ALLOCATOR;
         REQUIRE(status == MS_E_INVALID || (status == MS_E_LIMIT && model) || (status == MS_E_BUDGET && limit > 0));
         return 0;
     }
     ms_simulation_summary summary = {.struct_bytes = sizeof summary};
-    REQUIRE(ms_simulation_get(sim, &summary) == MS_OK);
+    REQUIRE(ms_simulation_get_summary(sim, &summary) == MS_OK);
     check_summary(&summary);
     uint64_t hash = ms_hash64(&summary, sizeof summary, 0);
-    for (int64_t i = 0; i < ms_simulation_count(sim); i++) {
-        ms_simulation_point point = {.struct_bytes = sizeof point};
-        REQUIRE(ms_simulation_at(sim, i, &point) == MS_OK);
+    for (int64_t i = 0; i < ms_simulation_count_segments(sim); i++) {
+        ms_simulation_segment point = {.struct_bytes = sizeof point};
+        REQUIRE(ms_simulation_get_segment(sim, i, &point) == MS_OK);
         REQUIRE(point.peak_bytes <= summary.steady_peak_bytes && point.end_bytes <= point.peak_bytes);
         hash = ms_hash64(&point, sizeof point, hash);
     }
@@ -143,7 +144,7 @@ static void check_shapes(const ms_profile *profile) {
     static const int64_t shapes[][2] = {{4, 128}, {8, 128}, {4, 129}, {1, 1}, {3, INT64_MAX}, {1 << 20, 1 << 20}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         ms_profile *other = NULL;
-        ms_status status = ms_profile_at(profile, shapes[i][0], shapes[i][1], &other);
+        ms_status status = ms_profile_reshape(profile, shapes[i][0], shapes[i][1], &other);
         REQUIRE(status == MS_OK || status == MS_E_INVALID || status == MS_E_LIMIT);
         REQUIRE((status == MS_OK) == (other != NULL));
         if (other == NULL) continue;
@@ -161,7 +162,7 @@ static void check_frontiers(const ms_profile *profile) {
         ms_status status = ms_profile_frontier(profile, unit, &rates, points, MS_FRONTIER_MAX_POINTS, &n);
         REQUIRE(status == MS_OK || status == MS_E_INVALID);
         for (int64_t i = 1; i < n; i++)
-            REQUIRE(points[i].kept_bytes >= points[i - 1].kept_bytes &&
+            REQUIRE(points[i].held_bytes >= points[i - 1].held_bytes &&
                     points[i].recompute_ns < points[i - 1].recompute_ns);
     }
 }
@@ -221,7 +222,7 @@ static void check_search(const ms_profile *profile, int64_t baseline_bytes, uint
                                .budget_bytes = baseline_bytes / 4 * 3 + 1,
                                .host_limit_bytes = baseline_bytes / 2,
                                .actions = (1U << MS_N_ACTIONS) - 1,
-                               .states = MS_STATE_HALF | MS_STATE_OFFLOAD | MS_STATE_TILE_LOSS,
+                               .model_options = MS_MODEL_HALF | MS_MODEL_OFFLOAD | MS_MODEL_TILE_LOSS,
                                .simulation = simulation,
                                .flags = MS_PLAN_FASTEST};
     ms_plan_summary summary = {.struct_bytes = sizeof summary};

@@ -34,13 +34,13 @@ static ms__option random_option(const problem *p, bool first) {
     ms__option o = {.held_bytes = one_in(10) ? -some_bytes(p, 3) : some_bytes(p, 40)};
     o.forward_bytes = some_bytes(p, 60);
     o.backward_bytes = some_bytes(p, 60);
-    o.hide_ticks = (int32_t)up_to(4);
+    o.hide_slots = (int32_t)up_to(4);
     if (first) return o;
     o.ticks = (int32_t)up_to(12);
-    if (!one_in(3) || p->chain.link.tick_ns == 0) return o;
+    if (!one_in(3) || p->chain.link.slot_ns == 0) return o;
     o.copy_bytes = some_bytes(p, 40);
-    o.copy_ticks = (int32_t)up_to(6);
-    if (o.copy_bytes == 0) o.copy_ticks = 0; /* nothing takes no time */
+    o.copy_slots = (int32_t)up_to(6);
+    if (o.copy_bytes == 0) o.copy_slots = 0; /* nothing takes no time */
     o.waits = one_in(2);
     return o;
 }
@@ -48,11 +48,11 @@ static ms__option random_option(const problem *p, bool first) {
 static void random_chain(problem *p, int32_t n, int32_t n_options) {
     memset(p, 0, sizeof *p);
     p->step = one_in(3) ? 1 : one_in(2) ? 512 : (int64_t)1 << 30;
-    p->chain = (ms__chain){.units = p->units, .n = n, .between_bytes = p->between, .tick_ns = 1 + up_to(20)};
+    p->chain = (ms__chain){.units = p->units, .n = n, .gap_bytes = p->between, .tick_ns = 1 + up_to(20)};
     if (!one_in(4)) {
-        p->chain.link = (ms__link){.tick_ns = 1 + up_to(30)};
-        p->chain.link.tick_bytes = some_bytes(p, 8);
-        p->chain.link.max_ticks = (int32_t)(3 + up_to(9));
+        p->chain.link = (ms__link){.slot_ns = 1 + up_to(30)};
+        p->chain.link.slot_bytes = some_bytes(p, 8);
+        p->chain.link.max_slots = (int32_t)(3 + up_to(9));
     }
     p->chain.host_limit_bytes = some_bytes(p, 40 * n);
     if (one_in(2)) p->chain.host_level_bytes = p->step * (1 + up_to(30));
@@ -181,12 +181,12 @@ TEST(many_units) {
     for (int64_t i = 0; i < n_chains() / 500; i++) {
         start_case(i);
         random_chain(&p, MAX_UNITS, MS_N_ACTIONS);
-        p.chain.link = (ms__link){.tick_ns = 1, .tick_bytes = p.step, .max_ticks = 12};
+        p.chain.link = (ms__link){.slot_ns = 1, .slot_bytes = p.step, .max_slots = 12};
         p.chain.host_limit_bytes = 300 * p.step;
         p.chain.host_level_bytes = 10 * p.step;
         p.chain.max_ticks = 1000;
         for (int32_t u = 0; u < p.chain.n; u++)
-            p.units[u].options[9] = (ms__option){.copy_bytes = p.step, .copy_ticks = 1, .waits = u % 2 == 0};
+            p.units[u].options[9] = (ms__option){.copy_bytes = p.step, .copy_slots = 1, .waits = u % 2 == 0};
         ms__arena arena = {0};
         ms__search *search = NULL;
         CHECK_STATUS(ms__search_new(&arena, &p.chain, p.chain.max_ticks, &search), MS_OK);
@@ -208,8 +208,8 @@ TEST(many_units) {
 static void written_chain(problem *p, bool copies) {
     memset(p, 0, sizeof *p);
     p->step = 4096;
-    p->chain = (ms__chain){.units = p->units, .n = WRITTEN_UNITS, .between_bytes = p->between};
-    if (copies) p->chain.link = (ms__link){.tick_ns = 20000, .tick_bytes = 200 * p->step, .max_ticks = 12};
+    p->chain = (ms__chain){.units = p->units, .n = WRITTEN_UNITS, .gap_bytes = p->between};
+    if (copies) p->chain.link = (ms__link){.slot_ns = 20000, .slot_bytes = 200 * p->step, .max_slots = 12};
     p->chain.host_limit_bytes = INT64_MAX / 4;
     for (int32_t i = 0; i < WRITTEN_UNITS; i++) {
         ms__chain_unit *unit = &p->units[i];
@@ -225,7 +225,7 @@ static void written_chain(problem *p, bool copies) {
             option->extra_ns = o == 0 ? 0 : forward_ns * (1100000 - ppm) / 1000000 + up_to(20000);
             if (!copies || o < 4) continue;
             option->copy_bytes = held - option->held_bytes;
-            option->copy_ticks = (int32_t)(option->copy_bytes / p->chain.link.tick_bytes + 1);
+            option->copy_slots = (int32_t)(option->copy_bytes / p->chain.link.slot_bytes + 1);
             option->extra_ns /= 8;
             option->waits = true;
         }
@@ -236,7 +236,7 @@ static void written_chain(problem *p, bool copies) {
 
 /* With the time of waiting for its own copy. */
 static int64_t whole_ns(const ms__chain *chain, const ms__option *o) {
-    return o->extra_ns + 2 * o->copy_ticks * chain->link.tick_ns;
+    return o->extra_ns + 2 * o->copy_slots * chain->link.slot_ns;
 }
 
 static void write_found(const problem *p, ms__search *search, int64_t limit, const char *before) {

@@ -33,7 +33,7 @@ typedef struct model {
     int64_t n_calls, n_units, scale;
     int64_t params[MAX_UNITS];
     int64_t input, loss;
-    bool knows_lean, has_optimizer;
+    bool knows_recomputed, has_optimizer;
 } model;
 
 /* Storages of a trace that is being written. */
@@ -83,7 +83,7 @@ static inline void random_model(model *m) {
     m->input = some_bytes(m);
     m->loss = some_bytes(m);
     if (one_in(2)) m->loss /= 16;
-    m->knows_lean = !one_in(12);
+    m->knows_recomputed = !one_in(12);
     m->has_optimizer = !one_in(6);
 }
 
@@ -93,7 +93,7 @@ typedef struct writer {
     const model *m;
     script *s;
     storages at;
-    bool lean;
+    bool recomputed;
     int64_t divisor; /* of sizes: 2 where the step is in half precision */
 } writer;
 
@@ -131,7 +131,7 @@ static inline void write_forward(writer *w) {
         const call *c = &w->m->calls[i];
         in_unit(w->s, c->unit);
         w->at.result[i] = run_call(w, i);
-        if (w->lean) give_saved(w, i);
+        if (w->recomputed) give_saved(w, i);
         if (c->between == 0) continue;
         in_unit(w->s, -1);
         compute_some(w, 3, c->between);
@@ -155,7 +155,7 @@ static inline void write_backward(writer *w) {
             give(w->s, w->at.between[i]);
         }
         in_unit(w->s, c->unit);
-        if (w->lean) {
+        if (w->recomputed) {
             repeating(w->s, c->unit);
             give(w->s, run_call(w, i));
             repeating(w->s, -1);
@@ -185,8 +185,8 @@ static inline void write_optimizer(writer *w) {
     in_phase(w->s, MS_PHASE_END);
 }
 
-static inline void write_model(const model *m, bool lean, int64_t divisor, script *out) {
-    writer w = {.m = m, .s = out, .lean = lean, .divisor = divisor};
+static inline void write_model(const model *m, bool recomputed, int64_t divisor, script *out) {
+    writer w = {.m = m, .s = out, .recomputed = recomputed, .divisor = divisor};
     memset(out, 0, sizeof *out);
     for (int64_t u = 0; u < m->n_units; u++) (void)take_as(out, MS_CATEGORY_PARAMETER, sized(&w, m->params[u]));
     (void)take_as(out, MS_CATEGORY_INPUT, m->input);
@@ -204,15 +204,15 @@ static inline ms_profile *profile_of(const model *m, int64_t divisor) {
     static script scripts[MS__N_VARIANTS];
     ms_trace traces[MS__N_VARIANTS];
     for (int v = 0; v < MS__N_VARIANTS; v++) {
-        write_model(m, v == MS__LEAN, divisor, &scripts[v]);
+        write_model(m, v == MS__RECOMPUTED, divisor, &scripts[v]);
         traces[v] = trace_of(&scripts[v]);
     }
     ms_profile_request request = {.struct_bytes = sizeof request,
                                   .unit_names = unit_names,
                                   .unit_param_bytes = m->params,
                                   .n_units = m->n_units,
-                                  .kept = &traces[MS__KEPT],
-                                  .lean = m->knows_lean ? &traces[MS__LEAN] : NULL};
+                                  .kept = &traces[MS__PLAIN],
+                                  .recomputed = m->knows_recomputed ? &traces[MS__RECOMPUTED] : NULL};
     ms_profile *profile = NULL;
     CHECK_STATUS(ms_profile_from_traces(&request, &profile), MS_OK);
     return profile;
@@ -225,14 +225,14 @@ static inline ms_profile *plain_profile(const model *m) {
     for (int64_t u = 0; u < m->n_units; u++) {
         ms_unit *unit = &units[u];
         *unit = (ms_unit){.name = unit_names[u], .param_bytes = m->params[u], .saved_bytes = some_bytes(m) * 4};
-        unit->boundary_bytes = one_in(8) ? unit->saved_bytes : up_to(unit->saved_bytes / (one_in(2) ? 1 : 8));
+        unit->input_bytes = one_in(8) ? unit->saved_bytes : up_to(unit->saved_bytes / (one_in(2) ? 1 : 8));
         unit->n_rows = rows[up_to(3)];
         if (!one_in(8)) unit->flags |= MS_UNIT_ELIGIBLE;
         if (!one_in(16)) unit->flags |= MS_UNIT_RUN;
     }
     ms_profile_view view = {.struct_bytes = sizeof view, .units = units, .n_units = m->n_units};
-    view.state_bytes = some_bytes(m) * 8;
-    view.rest_bytes = one_in(3) ? 0 : some_bytes(m);
+    view.resident_bytes = some_bytes(m) * 8;
+    view.outside_bytes = one_in(3) ? 0 : some_bytes(m);
     ms_profile *profile = NULL;
     CHECK_STATUS(ms_profile_create(&view, &profile), MS_OK);
     return profile;
@@ -291,7 +291,7 @@ static inline void random_request(problem *p, bool has_step) {
     r->slowdown_ppm = random_slowdown();
     r->may_change = one_in(2) ? p->may_change : NULL;
     r->actions = random_mask((1U << MS_N_ACTIONS) - 1, 1U << MS_ACTION_RECOMPUTE);
-    r->states = one_in(2) ? 0 : random_mask(MS_STATE_ALL, MS_STATE_8BIT);
+    r->model_options = one_in(2) ? 0 : random_mask(MS_MODEL_ALL, MS_MODEL_8BIT);
     r->simulation = (uint32_t)up_to(31);
     r->flags = flags[up_to(3)];
     if (one_in(2)) r->simulation &= ~(uint32_t)MS_SIMULATE_ALLOCATOR;

@@ -42,21 +42,22 @@ static void check_plan(const problem *p, const ms_plan *plan, const ms_plan_summ
         LAW((1U << entry.action & may_be_done(p, i)) != 0);
         actions[i] = entry.action;
     }
-    LAW((s->state & ~p->request.states) == 0 && (!(s->state & MS_STATE_HALF) || p->half != NULL));
+    LAW((s->model_options & ~p->request.model_options) == 0 &&
+        (!(s->model_options & MS_MODEL_HALF) || p->half != NULL));
     LAW(s->host_bytes >= 0 && s->host_bytes <= p->request.host_limit_bytes);
     if (p->profile->step == NULL) return;
     ms_simulation_request request = {.struct_bytes = sizeof request,
-                                     .profile = s->state & MS_STATE_HALF ? p->half : p->profile,
+                                     .profile = s->model_options & MS_MODEL_HALF ? p->half : p->profile,
                                      .actions = actions,
                                      .n_actions = p->profile->n_units,
                                      .rates = &p->rates,
                                      .n_multiprocessors = p->request.n_multiprocessors,
                                      .flags = p->request.simulation,
-                                     .state = s->state};
+                                     .model_options = s->model_options};
     ms_simulation *sim = NULL;
     ms_simulation_summary played = {.struct_bytes = sizeof played};
-    CHECK_STATUS(ms_simulate(&request, &sim), MS_OK);
-    CHECK_STATUS(ms_simulation_get(sim, &played), MS_OK);
+    CHECK_STATUS(ms_simulation_create(&request, &sim), MS_OK);
+    CHECK_STATUS(ms_simulation_get_summary(sim, &played), MS_OK);
     LAW(played.steady_peak_bytes <= s->predicted_peak_bytes && played.first_peak_bytes <= s->predicted_peak_bytes);
     LAW(played.host_bytes == s->host_bytes);
     ms_simulation_destroy(sim);

@@ -1,8 +1,9 @@
 /* step_prop.c - laws of steps and simulations, on random traces.
  *
- * A random model is written as two traces, kept and lean, and remembers which storages of theirs are the same thing.
- * What a step takes is then counted from the trace itself, without keys, segments or variants: a simulation of a plan
- * that keeps everything, or recomputes everything, must come to the same. Files must bring a step back bit for bit.
+ * A random model is written as two traces, kept and recomputed, and remembers which storages of theirs are the same
+ * thing. What a step takes is then counted from the trace itself, without keys, segments or variants: a simulation of a
+ * plan that keeps everything, or recomputes everything, must come to the same. Files must bring a step back bit for
+ * bit.
  */
 #include "random.h"
 #include "steps.h"
@@ -33,7 +34,8 @@ typedef struct model {
 /* ---- Random traces ---- */
 
 static bool has_room(const model *m) {
-    return m->traces[MS__KEPT].n_events < SCRIPT_ITEMS - 200 && m->traces[MS__LEAN].n_events < SCRIPT_ITEMS - 200;
+    return m->traces[MS__PLAIN].n_events < SCRIPT_ITEMS - 200 &&
+           m->traces[MS__RECOMPUTED].n_events < SCRIPT_ITEMS - 200;
 }
 
 static int64_t new_thing(model *m) {
@@ -41,7 +43,7 @@ static int64_t new_thing(model *m) {
                                     MS_CATEGORY_INPUT,      MS_CATEGORY_GRADIENT,  MS_CATEGORY_OPTIMIZER};
     CHECK(m->n_things < MAX_THINGS);
     thing *t = &m->things[m->n_things];
-    int64_t kind = m->phase == MS_PHASE_STATE || one_in(20) ? kinds[up_to(5)] : MS_CATEGORY_ACTIVATION;
+    int64_t kind = m->phase == MS_PHASE_SETUP || one_in(20) ? kinds[up_to(5)] : MS_CATEGORY_ACTIVATION;
     *t = (thing){.n_bytes = one_in(10) ? up_to(3) : up_to(5000), .kind = kind, .born = m->phase};
     return m->n_things++;
 }
@@ -69,14 +71,14 @@ static const char *random_name(void) {
 
 /* What a recomputation does on its own. */
 static void repeat_unit(model *m, int64_t unit) {
-    script *lean = &m->traces[MS__LEAN];
-    repeating(lean, unit);
+    script *recomputed = &m->traces[MS__RECOMPUTED];
+    repeating(recomputed, unit);
     for (int64_t n = up_to(3); n > 0; n--) {
-        compute(lean, random_name());
-        if (one_in(2)) allocate(m, MS__LEAN, new_thing(m));
-        release_some(m, MS__LEAN, 12);
+        compute(recomputed, random_name());
+        if (one_in(2)) allocate(m, MS__RECOMPUTED, new_thing(m));
+        release_some(m, MS__RECOMPUTED, 12);
     }
-    repeating(lean, -1);
+    repeating(recomputed, -1);
 }
 
 /* An operation of both traces, which may keep different things of it. */
@@ -94,12 +96,12 @@ static void operate(model *m) {
 
 static void take_turn(model *m, bool later) {
     int64_t unit = up_to(m->n_units) - 1;
-    script *kept = &m->traces[MS__KEPT], *lean = &m->traces[MS__LEAN];
+    script *kept = &m->traces[MS__PLAIN], *recomputed = &m->traces[MS__RECOMPUTED];
     in_unit(kept, unit);
-    if (!later) in_unit(lean, unit);
+    if (!later) in_unit(recomputed, unit);
     if (!later && unit >= 0 && m->phase == MS_PHASE_BACKWARD && one_in(2)) repeat_unit(m, unit);
     operate(m);
-    if (later) in_unit(lean, unit); /* the first operation counted as of the unit before */
+    if (later) in_unit(recomputed, unit); /* the first operation counted as of the unit before */
     if (later) operate(m);
     while (one_in(2) && has_room(m)) operate(m);
 }
@@ -126,8 +128,8 @@ static ms_profile *profile_of(model *m) {
                                   .unit_names = names,
                                   .unit_param_bytes = sizes,
                                   .n_units = m->n_units,
-                                  .kept = &traces[MS__KEPT],
-                                  .lean = &traces[MS__LEAN]};
+                                  .kept = &traces[MS__PLAIN],
+                                  .recomputed = &traces[MS__RECOMPUTED]};
     ms_profile *profile = NULL;
     CHECK_STATUS(ms_profile_from_traces(&request, &profile), MS_OK);
     return profile;
@@ -136,26 +138,26 @@ static ms_profile *profile_of(model *m) {
 /* ---- Counted from the trace ---- */
 
 typedef struct count {
-    int64_t state_bytes, first_peak, steady_peak, between_bytes, n_ops;
+    int64_t start_bytes, first_peak, steady_peak, idle_bytes, n_ops;
 } count;
 
 static void find_category(thing *t) {
-    int v = t->in[MS__KEPT] ? MS__KEPT : MS__LEAN;
+    int v = t->in[MS__PLAIN] ? MS__PLAIN : MS__RECOMPUTED;
     bool stays = !t->released[v];
     if (t->kind == MS_CATEGORY_PARAMETER || t->kind == MS_CATEGORY_BUFFER || t->kind == MS_CATEGORY_INPUT)
         t->category = (uint32_t)t->kind;
     else if (t->born <= MS_PHASE_LOSS)
         t->category = stays ? MS_CATEGORY_BUFFER : MS_CATEGORY_ACTIVATION;
     else if (t->born == MS_PHASE_BACKWARD)
-        t->category = stays ? MS_CATEGORY_GRADIENT : MS_CATEGORY_WORKING;
+        t->category = stays ? MS_CATEGORY_GRADIENT : MS_CATEGORY_TEMPORARY;
     else
-        t->category = stays ? MS_CATEGORY_OPTIMIZER : MS_CATEGORY_WORKING;
+        t->category = stays ? MS_CATEGORY_OPTIMIZER : MS_CATEGORY_TEMPORARY;
 }
 
 /* Is this phase a part of the step? -1: before the first one. */
 static bool is_played(int64_t phase, int step, uint32_t flags) {
     bool first = step == 0 && !(flags & MS_SIMULATE_RESUMED);
-    if (phase == MS_PHASE_STATE) return step < 0;
+    if (phase == MS_PHASE_SETUP) return step < 0;
     if (phase == MS_PHASE_OPTIMIZER_FIRST) return step >= 0 && first;
     return step >= 0 && (phase != MS_PHASE_OPTIMIZER || !first);
 }
@@ -186,7 +188,7 @@ static void let_go_of(holder *h, uint32_t category) {
 /* One step as the trace has it. Returns the number of operations. */
 static int64_t count_step(holder *h, int variant, int step, uint32_t flags) {
     const script *s = &h->m->traces[variant];
-    int64_t phase = MS_PHASE_STATE, n_ops = 0;
+    int64_t phase = MS_PHASE_SETUP, n_ops = 0;
     h->peak = h->bytes;
     for (int64_t i = 0; i < s->n_events; i++) {
         const ms_trace_event *e = &s->events[i];
@@ -196,7 +198,7 @@ static int64_t count_step(holder *h, int variant, int step, uint32_t flags) {
         if (e->kind != MS_TRACE_ALLOC && e->kind != MS_TRACE_FREE) continue;
         int64_t index = h->m->thing_of[variant][e->a];
         bool optimizer = phase == MS_PHASE_OPTIMIZER_FIRST || phase == MS_PHASE_OPTIMIZER;
-        bool none = optimizer && flags & MS_SIMULATE_FUSED && h->m->things[index].category == MS_CATEGORY_WORKING;
+        bool none = optimizer && flags & MS_SIMULATE_FUSED && h->m->things[index].category == MS_CATEGORY_TEMPORARY;
         if (e->kind == MS_TRACE_ALLOC && !none) hold(h, index);
         if (e->kind == MS_TRACE_FREE) let_go(h, index);
     }
@@ -208,7 +210,7 @@ static count count_trace(const model *m, int variant, uint32_t flags) {
     static holder h;
     h = (holder){.m = m};
     (void)count_step(&h, variant, -1, flags);
-    c.state_bytes = h.bytes;
+    c.start_bytes = h.bytes;
     for (int64_t i = 0; i < m->n_things && flags & MS_SIMULATE_RESUMED; i++)
         if (m->things[i].category == MS_CATEGORY_OPTIMIZER) hold(&h, i);
     for (int step = 0; step < N_STEPS; step++) {
@@ -217,8 +219,8 @@ static count count_trace(const model *m, int variant, uint32_t flags) {
         if (step == 0) c.first_peak = h.peak;
         if (!(flags & MS_SIMULATE_KEEP_GRADIENTS)) let_go_of(&h, MS_CATEGORY_GRADIENT);
         let_go_of(&h, MS_CATEGORY_ACTIVATION);
-        let_go_of(&h, MS_CATEGORY_WORKING);
-        c.between_bytes = h.bytes;
+        let_go_of(&h, MS_CATEGORY_TEMPORARY);
+        c.idle_bytes = h.bytes;
     }
     return c;
 }
@@ -240,19 +242,19 @@ static ms_simulation *simulate(const ms_profile *profile, const int32_t *actions
                                            .n_multiprocessors = 132,
                                            .flags = flags};
     ms_simulation *sim = NULL;
-    CHECK_STATUS(ms_simulate(&request, &sim), MS_OK);
+    CHECK_STATUS(ms_simulation_create(&request, &sim), MS_OK);
     return sim;
 }
 
 static ms_simulation_summary summary_of(const ms_simulation *sim) {
     ms_simulation_summary summary = {.struct_bytes = sizeof summary};
-    CHECK_STATUS(ms_simulation_get(sim, &summary), MS_OK);
+    CHECK_STATUS(ms_simulation_get_summary(sim, &summary), MS_OK);
     return summary;
 }
 
-static ms_simulation_point point_of(const ms_simulation *sim, int64_t index) {
-    ms_simulation_point point = {.struct_bytes = sizeof point};
-    CHECK_STATUS(ms_simulation_at(sim, index, &point), MS_OK);
+static ms_simulation_segment point_of(const ms_simulation *sim, int64_t index) {
+    ms_simulation_segment point = {.struct_bytes = sizeof point};
+    CHECK_STATUS(ms_simulation_get_segment(sim, index, &point), MS_OK);
     return point;
 }
 
@@ -268,16 +270,16 @@ TEST(a_plan_of_one_kind_plays_the_trace) {
         bool runs = false; /* a unit */
         for (uint32_t s = 0; s < profile->step->n_segments; s++) runs |= profile->step->segments[s].unit >= 0;
         for (int j = 0; j < 5 * MS__N_VARIANTS; j++) {
-            int variant = runs ? j % MS__N_VARIANTS : MS__KEPT;
-            int32_t action = variant == MS__LEAN ? MS_ACTION_RECOMPUTE : MS_ACTION_KEEP;
+            int variant = runs ? j % MS__N_VARIANTS : MS__PLAIN;
+            int32_t action = variant == MS__RECOMPUTED ? MS_ACTION_RECOMPUTE : MS_ACTION_KEEP;
             const int32_t actions[MAX_UNITS] = {action, action, action, action, action};
             count wanted = count_trace(&m, variant, flags[j / 2]);
             ms_simulation *sim = simulate(profile, actions, 0, flags[j / 2]);
             ms_simulation_summary s = summary_of(sim);
-            LAW(s.state_bytes == wanted.state_bytes);
+            LAW(s.start_bytes == wanted.start_bytes);
             LAW(s.first_peak_bytes == wanted.first_peak);
             LAW(s.steady_peak_bytes == wanted.steady_peak);
-            LAW(s.between_bytes == wanted.between_bytes);
+            LAW(s.idle_bytes == wanted.idle_bytes);
             LAW(s.n_ops == wanted.n_ops);
             ms_simulation_destroy(sim);
         }
@@ -329,15 +331,15 @@ TEST(simulations_of_any_plan) {
         check_parts(s.parts, s.steady_peak_bytes);
         check_parts(t.parts, t.steady_peak_bytes - t.unused_bytes);
         LAW(t.steady_peak_bytes >= s.steady_peak_bytes && t.reserved_bytes >= t.steady_peak_bytes);
-        LAW(t.between_bytes >= s.between_bytes && s.between_bytes <= s.steady_peak_bytes);
+        LAW(t.idle_bytes >= s.idle_bytes && s.idle_bytes <= s.steady_peak_bytes);
         LAW(s.step_ns == t.step_ns && s.n_ops == t.n_ops);
-        for (int64_t p = 0; p < ms_simulation_count(sim); p++) {
-            ms_simulation_point point = point_of(sim, p);
+        for (int64_t p = 0; p < ms_simulation_count_segments(sim); p++) {
+            ms_simulation_segment point = point_of(sim, p);
             LAW(point.peak_bytes <= s.steady_peak_bytes && point.end_bytes <= point.peak_bytes);
             check_parts(point.parts, point.peak_bytes);
             at_peak += point.peak_bytes == s.steady_peak_bytes;
         }
-        LAW(at_peak > 0 || s.peak_phase == MS_PHASE_STATE);
+        LAW(at_peak > 0 || s.peak_phase == MS_PHASE_SETUP);
         ms_simulation_destroy(sim);
         ms_simulation_destroy(with);
         ms_profile_destroy(profile);

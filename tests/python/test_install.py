@@ -66,7 +66,7 @@ def decide(prefix, tmp_path_factory):
     """The example, built with find_package."""
     build = tmp_path_factory.mktemp("decide")
     cmake(EXAMPLE, build, f"-DCMAKE_PREFIX_PATH={prefix}")
-    return build / "decide"
+    return build / "plan_file"
 
 
 def needed(path):
@@ -85,7 +85,7 @@ def flags_of(pc, static=False):
 
 
 def compile_with(flags, program, *more):
-    run(os.environ.get("CC", "cc"), "-std=c11", "-Wall", "-Wextra", "-Werror", "-o", program, EXAMPLE / "decide.c",
+    run(os.environ.get("CC", "cc"), "-std=c11", "-Wall", "-Wextra", "-Werror", "-o", program, EXAMPLE / "plan_file.c",
         *flags, *more)  # fmt: skip
 
 
@@ -138,7 +138,7 @@ def test_build_with_the_static_library(prefix, library, tmp_path):
     flags = flags_of(library / "pkgconfig/memscale.pc", static=True)
     flags = [str(library / "libmemscale.a") if word == "-lmemscale" else word for word in flags]
     compile_with(flags, tmp_path / "by_hand")
-    cmake(EXAMPLE, tmp_path / "build", f"-DCMAKE_PREFIX_PATH={prefix}", "-DDECIDE_STATIC=ON")
+    cmake(EXAMPLE, tmp_path / "build", f"-DCMAKE_PREFIX_PATH={prefix}", "-DPLAN_FILE_STATIC=ON")
     for program in (tmp_path / "by_hand", tmp_path / "build/decide"):
         assert [name for name in needed(program) if not SYSTEM_LIBRARIES.match(name)] == []
         run(program, SAMPLE, "--budget", 100)

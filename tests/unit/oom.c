@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "common/json.h"
-#include "gpus.h"
+#include "fake_gpus.h"
 #include "shaped.h"
 #include "sim/allocator.h"
 #include "tree.h"
@@ -174,7 +174,7 @@ static ms_plan_request step_request(const ms_profile *profile, int64_t budget_by
     request.n_multiprocessors = 132;
     request.host_limit_bytes = 6000;
     request.actions = (1U << MS_N_ACTIONS) - 1;
-    request.states = MS_STATE_HALF | MS_STATE_OFFLOAD | MS_STATE_TILE_LOSS;
+    request.model_options = MS_MODEL_HALF | MS_MODEL_OFFLOAD | MS_MODEL_TILE_LOSS;
     return request;
 }
 
@@ -295,11 +295,11 @@ TEST(profiles) {
 }
 
 static ms_status trace_profile(void) {
-    static script kept, lean;
+    static script kept, recomputed;
     ms_profile *profile = NULL;
     two_units(&kept, false);
-    two_units(&lean, true);
-    ms_status status = try_profile(&kept, &lean, &profile);
+    two_units(&recomputed, true);
+    ms_status status = try_profile(&kept, &recomputed, &profile);
     CHECK((status == MS_OK) == (profile != NULL));
     ms_profile_destroy(profile);
     return status;
@@ -316,9 +316,9 @@ static ms_status simulate(void) {
                                            .n_actions = 2,
                                            .rates = &rates,
                                            .flags = simulation_flags,
-                                           .state = simulation_state};
+                                           .model_options = simulation_state};
     ms_simulation *sim = NULL;
-    ms_status status = ms_simulate(&request, &sim);
+    ms_status status = ms_simulation_create(&request, &sim);
     CHECK((status == MS_OK) == (sim != NULL));
     ms_simulation_destroy(sim);
     return status;
@@ -333,7 +333,7 @@ TEST(steps) {
     check_every_failure(simulate);
     simulation_flags = MS_SIMULATE_ALLOCATOR;
     check_every_failure(simulate);
-    simulation_state = MS_STATE_ALL;
+    simulation_state = MS_MODEL_ALL;
     check_every_failure(simulate);
     ms_free(shared_text);
     ms_profile_destroy(shared_profile);
@@ -353,7 +353,7 @@ static ms_status fit_shapes(void) {
 
 static ms_status go_to_shape(void) {
     ms_profile *other = NULL;
-    ms_status status = ms_profile_at(shared_profile, 5, 33, &other);
+    ms_status status = ms_profile_reshape(shared_profile, 5, 33, &other);
     CHECK((status == MS_OK) == (other != NULL));
     ms_profile_destroy(other);
     return status;
@@ -362,14 +362,14 @@ static ms_status go_to_shape(void) {
 /* The guard has a plan that does not fit at a larger shape. Where there is no memory to plan for a whole bucket, it may
  * still be enough for the shape itself, so not every failure is an error. */
 static ms_status guard_shapes(void) {
-    ms_guard *guard = NULL;
+    ms_shape_plans *guard = NULL;
     const ms_plan *plan = NULL;
-    ms_status status = ms_guard_create(&shared_request, shared_plan, &guard);
+    ms_status status = ms_shape_plans_create(&shared_request, shared_plan, &guard);
     CHECK((status == MS_OK) == (guard != NULL));
-    if (status == MS_OK) status = ms_guard_check(guard, 5, 70, &plan);
+    if (status == MS_OK) status = ms_shape_plans_find(guard, 5, 70, &plan);
     CHECK((status == MS_OK) == (plan != NULL));
     if (status == MS_OK) CHECK(plan != shared_plan);
-    ms_guard_destroy(guard);
+    ms_shape_plans_destroy(guard);
     return status;
 }
 
@@ -395,7 +395,7 @@ TEST(shapes_and_frontiers) {
 
 static int64_t peak_at(int64_t batch, int64_t length) {
     ms_profile *other = NULL;
-    CHECK_STATUS(ms_profile_at(shared_profile, batch, length, &other), MS_OK);
+    CHECK_STATUS(ms_profile_reshape(shared_profile, batch, length, &other), MS_OK);
     ms_plan_request request = step_request(other, INT64_MAX / 8);
     ms_plan *plan = plan_of(&request);
     int64_t peak = summary_of(plan).baseline_peak_bytes;
@@ -406,26 +406,26 @@ static int64_t peak_at(int64_t batch, int64_t length) {
 
 /* A shape that is known takes no memory, whichever plan it has. */
 static void check_known_shapes(void) {
-    ms_guard *guard = NULL;
+    ms_shape_plans *guard = NULL;
     const ms_plan *first = NULL, *again = NULL;
-    CHECK_STATUS(ms_guard_create(&shared_request, shared_plan, &guard), MS_OK);
-    CHECK_STATUS(ms_guard_check(guard, 5, 70, &first), MS_OK);
+    CHECK_STATUS(ms_shape_plans_create(&shared_request, shared_plan, &guard), MS_OK);
+    CHECK_STATUS(ms_shape_plans_find(guard, 5, 70, &first), MS_OK);
     n_calls = 0;
     for (int i = 0; i < 1000; i++) {
-        CHECK_STATUS(ms_guard_check(guard, 5, 70, &again), MS_OK);
+        CHECK_STATUS(ms_shape_plans_find(guard, 5, 70, &again), MS_OK);
         CHECK(again == first);
-        CHECK_STATUS(ms_guard_check(guard, 2, 64, &again), MS_OK);
+        CHECK_STATUS(ms_shape_plans_find(guard, 2, 64, &again), MS_OK);
         CHECK(again == shared_plan);
     }
     CHECK_EQ_INT(n_calls, 0);
-    ms_guard_destroy(guard);
+    ms_shape_plans_destroy(guard);
 }
 
 TEST(guards) {
     static const ms__shape shapes[N_SHAPES] = {{2, 64}, {4, 64}, {2, 96}, {4, 96}, {2, 45}, {4, 45}, {3, 70}};
     CHECK_STATUS(try_fit(shapes, N_SHAPES, NOTHING_ODD, &shared_profile), MS_OK);
     shared_request = step_request(shared_profile, peak_at(5, 70) - 1);
-    shared_request.states = 0;
+    shared_request.model_options = 0;
     shared_plan = plan_of(&shared_request);
     check_most_failures(guard_shapes);
     check_known_shapes();

@@ -10,11 +10,9 @@
 #define KB ((int64_t)1024)
 
 /* A unit without parameters: its cost is the bytes it saves. */
-static inline ms_unit plain_unit(const char *name, int64_t saved_bytes, int64_t boundary_bytes) {
-    return (ms_unit){.name = name,
-                     .saved_bytes = saved_bytes,
-                     .boundary_bytes = boundary_bytes,
-                     .flags = MS_UNIT_ELIGIBLE | MS_UNIT_RUN};
+static inline ms_unit plain_unit(const char *name, int64_t saved_bytes, int64_t input_bytes) {
+    return (ms_unit){
+        .name = name, .saved_bytes = saved_bytes, .input_bytes = input_bytes, .flags = MS_UNIT_ELIGIBLE | MS_UNIT_RUN};
 }
 
 /* Four equal units: with the profile below, a peak of 1450 KB when nothing is done. */
@@ -23,12 +21,13 @@ static inline void equal_units(ms_unit units[4]) {
     for (int i = 0; i < 4; i++) units[i] = plain_unit(names[i], 100 * KB, 10 * KB);
 }
 
-static inline ms_profile *profile_with(const ms_unit *units, int64_t n_units, int64_t state_bytes, int64_t rest_bytes) {
+static inline ms_profile *profile_with(const ms_unit *units, int64_t n_units, int64_t resident_bytes,
+                                       int64_t outside_bytes) {
     ms_profile_view view = {.struct_bytes = sizeof view,
                             .units = units,
                             .n_units = n_units,
-                            .state_bytes = state_bytes,
-                            .rest_bytes = rest_bytes};
+                            .resident_bytes = resident_bytes,
+                            .outside_bytes = outside_bytes};
     ms_profile *profile = NULL;
     CHECK_STATUS(ms_profile_create(&view, &profile), MS_OK);
     return profile;

@@ -6,7 +6,7 @@
 typedef struct model {
     script *s;
     int64_t b, t;
-    bool lean;
+    bool recomputed;
     oddity odd;
     int64_t saved[2][8], n_saved[2]; /* of each unit, for backward */
     int64_t outputs[2];
@@ -93,13 +93,13 @@ static void forward(model *m) {
     in_phase(m->s, MS_PHASE_FORWARD);
     in_unit(m->s, 0);
     run_first(m, false);
-    if (m->lean) release(m, 0);
+    if (m->recomputed) release(m, 0);
     in_unit(m->s, m->odd == ONE_UNIT ? 0 : 1);
     run_second(m);
     if (m->odd == OTHER_UNIT) in_unit(m->s, -1);
     compute(m->s, "aten.neg.default");
     m->outputs[1] = take(m->s, hidden_bytes(m));
-    if (m->lean) release(m, 1);
+    if (m->recomputed) release(m, 1);
 }
 
 /* The gradient of a bias: a sum over all rows. */
@@ -112,7 +112,7 @@ static void sum_rows(model *m) {
 
 static void backward_of(model *m, int unit) {
     in_unit(m->s, m->odd == ONE_UNIT ? 0 : unit);
-    if (m->lean) {
+    if (m->recomputed) {
         repeating(m->s, m->odd == ONE_UNIT ? 0 : unit);
         if (unit == 0) run_first(m, true);
         if (unit == 1) run_second(m);
@@ -126,8 +126,8 @@ static void backward_of(model *m, int unit) {
     release(m, unit);
 }
 
-void shaped_step(script *s, ms__shape shape, bool lean, oddity odd) {
-    model m = {.s = s, .b = shape.batch, .t = shape.length, .lean = lean, .odd = odd};
+void shaped_step(script *s, ms__shape shape, bool recomputed, oddity odd) {
+    model m = {.s = s, .b = shape.batch, .t = shape.length, .recomputed = recomputed, .odd = odd};
     *s = (script){0};
     for (int i = 0; i < 2; i++) (void)take_as(s, MS_CATEGORY_PARAMETER, 4 * WIDTH * WIDTH);
     (void)take_as(s, MS_CATEGORY_INPUT, 8 * m.b);
@@ -142,18 +142,18 @@ void shaped_step(script *s, ms__shape shape, bool lean, oddity odd) {
 }
 
 ms_profile *shaped_profile(ms__shape shape, oddity odd) {
-    static script kept, lean;
+    static script kept, recomputed;
     const char *const names[] = {"attention", odd == OTHER_NAME ? "activation" : "product"};
     const int64_t sizes[] = {4 * WIDTH * WIDTH, odd == OTHER_SIZE ? 4 : 4 * WIDTH * WIDTH};
     shaped_step(&kept, shape, false, odd);
-    shaped_step(&lean, shape, true, odd);
-    ms_trace traces[] = {trace_of(&kept), trace_of(&lean)};
+    shaped_step(&recomputed, shape, true, odd);
+    ms_trace traces[] = {trace_of(&kept), trace_of(&recomputed)};
     ms_profile_request request = {.struct_bytes = sizeof request,
                                   .unit_names = names,
                                   .unit_param_bytes = sizes,
                                   .n_units = odd == ONE_UNIT ? 1 : 2,
                                   .kept = &traces[0],
-                                  .lean = odd == NO_LEAN ? NULL : &traces[1],
+                                  .recomputed = odd == NO_RECOMPUTED ? NULL : &traces[1],
                                   .batch = shape.batch,
                                   .length = shape.length};
     ms_profile *profile = NULL;

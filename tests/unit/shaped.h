@@ -2,12 +2,12 @@
  *
  * Two units of width 8 between parameters and an optimizer. The first one attends (a product, efficient attention with
  * a padded log-sum-exp, a mask of t x t and scores of b x t x t), the second is a product and an activation. Both are
- * recomputed in the lean variant: the first up to its scores, the second up to its activation.
+ * recomputed in the recomputed variant: the first up to its scores, the second up to its activation.
  */
 #ifndef TESTS_SHAPED_H
 #define TESTS_SHAPED_H
 
-#include "profile/terms.h"
+#include "profile/shape_terms.h"
 #include "steps.h"
 
 enum { SHAPED_WIDTH = 8 };
@@ -25,7 +25,7 @@ typedef enum oddity {
     OTHER_NAME,     /* of a unit */
     OTHER_SIZE,     /* of a unit's parameters */
     ONE_UNIT,       /* the second unit is not known as one */
-    NO_LEAN,        /* recomputing was not traced */
+    NO_RECOMPUTED,  /* recomputing was not traced */
     ODD_BYTES,      /* a size is 4 bytes more */
     ODD_FLOPS,      /* a product is larger */
     ODD_MEMORY,     /* a kernel's memory depends on more */
@@ -38,7 +38,7 @@ typedef enum oddity {
 /* Rounded up to what kernels pad to. */
 int64_t padded(int64_t length);
 
-void shaped_step(script *s, ms__shape shape, bool lean, oddity odd);
+void shaped_step(script *s, ms__shape shape, bool recomputed, oddity odd);
 
 ms_profile *shaped_profile(ms__shape shape, oddity odd);
 

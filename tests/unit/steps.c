@@ -70,19 +70,19 @@ static void run_unit(script *s, int64_t *saved, int64_t *result) {
     *result = take(s, 2048);
 }
 
-static void forward(script *s, bool lean, int64_t saved[2], int64_t results[2]) {
+static void forward(script *s, bool recomputed, int64_t saved[2], int64_t results[2]) {
     in_phase(s, MS_PHASE_FORWARD);
     for (int64_t unit = 0; unit < 2; unit++) {
         in_unit(s, unit);
         run_unit(s, &saved[unit], &results[unit]);
-        if (lean) give(s, saved[unit]);
+        if (recomputed) give(s, saved[unit]);
     }
 }
 
-static void backward_of(script *s, int64_t unit, bool lean, int64_t saved[2]) {
+static void backward_of(script *s, int64_t unit, bool recomputed, int64_t saved[2]) {
     int64_t again;
     in_unit(s, unit);
-    if (lean) {
+    if (recomputed) {
         repeating(s, unit);
         run_unit(s, &saved[unit], &again);
         give(s, again);
@@ -91,34 +91,34 @@ static void backward_of(script *s, int64_t unit, bool lean, int64_t saved[2]) {
     compute(s, "aten.threshold_backward.default");
 }
 
-static void backward(script *s, bool lean, int64_t saved[2], const int64_t results[2], int64_t loss) {
+static void backward(script *s, bool recomputed, int64_t saved[2], const int64_t results[2], int64_t loss) {
     in_phase(s, MS_PHASE_BACKWARD);
     compute(s, "aten.ones_like.default");
     int64_t last = take(s, 2048);
     give(s, loss);
     give(s, results[1]);
-    backward_of(s, 1, lean, saved);
+    backward_of(s, 1, recomputed, saved);
     (void)take_as(s, MS_CATEGORY_GRADIENT, 1024);
     int64_t next = take(s, 2048);
     give(s, last);
     give(s, saved[1]);
     give(s, results[0]);
-    backward_of(s, 0, lean, saved);
+    backward_of(s, 0, recomputed, saved);
     (void)take_as(s, MS_CATEGORY_GRADIENT, 1024);
     give(s, next);
     give(s, saved[0]);
 }
 
-void two_units(script *s, bool lean) {
+void two_units(script *s, bool recomputed) {
     int64_t saved[2], results[2];
     *s = (script){0};
     for (int i = 0; i < 2; i++) (void)take_as(s, MS_CATEGORY_PARAMETER, 1024);
     (void)take_as(s, MS_CATEGORY_INPUT, 512);
-    forward(s, lean, saved, results);
+    forward(s, recomputed, saved, results);
     in_phase(s, MS_PHASE_LOSS);
     compute(s, "aten.mse_loss.default");
     int64_t loss = take(s, 512);
-    backward(s, lean, saved, results, loss);
+    backward(s, recomputed, saved, results, loss);
     in_phase(s, MS_PHASE_OPTIMIZER_FIRST);
     compute(s, "aten.zeros_like.default");
     for (int i = 0; i < 2; i++) (void)take_as(s, MS_CATEGORY_OPTIMIZER, 2048);
@@ -129,32 +129,32 @@ void two_units(script *s, bool lean) {
     in_phase(s, MS_PHASE_END);
 }
 
-ms_status try_profile(const script *kept, const script *lean, ms_profile **out) {
+ms_status try_profile(const script *kept, const script *recomputed, ms_profile **out) {
     static const char *const names[] = {"layers.0", "layers.1"};
     static const int64_t sizes[] = {1024, 1024};
-    ms_trace first = trace_of(kept), second = lean == NULL ? (ms_trace){0} : trace_of(lean);
+    ms_trace first = trace_of(kept), second = recomputed == NULL ? (ms_trace){0} : trace_of(recomputed);
     ms_profile_request request = {.struct_bytes = sizeof request,
                                   .unit_names = names,
                                   .unit_param_bytes = sizes,
                                   .n_units = 2,
                                   .kept = &first,
-                                  .lean = lean == NULL ? NULL : &second,
+                                  .recomputed = recomputed == NULL ? NULL : &second,
                                   .batch = 4,
                                   .length = 128};
     return ms_profile_from_traces(&request, out);
 }
 
-ms_profile *profile_of_scripts(const script *kept, const script *lean) {
+ms_profile *profile_of_scripts(const script *kept, const script *recomputed) {
     ms_profile *profile = NULL;
-    CHECK_STATUS(try_profile(kept, lean, &profile), MS_OK);
+    CHECK_STATUS(try_profile(kept, recomputed, &profile), MS_OK);
     return profile;
 }
 
 ms_profile *two_unit_profile(void) {
-    script kept, lean;
+    script kept, recomputed;
     two_units(&kept, false);
-    two_units(&lean, true);
-    return profile_of_scripts(&kept, &lean);
+    two_units(&recomputed, true);
+    return profile_of_scripts(&kept, &recomputed);
 }
 
 #define CHECK_SAME_ARRAY(a, b, field)                                                                                  \
@@ -170,9 +170,9 @@ void check_same_step(const ms__step *a, const ms__step *b) {
     CHECK_SAME_ARRAY(a, b, costs);
     CHECK_SAME_ARRAY(a, b, scratches);
     CHECK_SAME_ARRAY(a, b, segments);
-    CHECK_SAME_ARRAY(a, b, loose);
+    CHECK_SAME_ARRAY(a, b, split_keys);
     CHECK_EQ_INT(a->n_units, b->n_units);
-    CHECK_EQ_INT(a->has_lean, b->has_lean);
+    CHECK_EQ_INT(a->has_recomputed, b->has_recomputed);
     CHECK_EQ_INT(a->batch, b->batch);
     CHECK_EQ_INT(a->length, b->length);
     CHECK_EQ_INT(a->denominator, b->denominator);

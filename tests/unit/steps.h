@@ -42,12 +42,12 @@ void give(script *s, int64_t storage);
 
 ms_trace trace_of(const script *s);
 
-/* The small model; `lean`: its units are recomputed. */
-void two_units(script *s, bool lean);
+/* The small model; `recomputed`: its units are recomputed. */
+void two_units(script *s, bool recomputed);
 
-/* What ms_profile_from_traces makes of scripts of two units; `lean` may be NULL. */
-ms_status try_profile(const script *kept, const script *lean, ms_profile **out);
-ms_profile *profile_of_scripts(const script *kept, const script *lean);
+/* What ms_profile_from_traces makes of scripts of two units; `recomputed` may be NULL. */
+ms_status try_profile(const script *kept, const script *recomputed, ms_profile **out);
+ms_profile *profile_of_scripts(const script *kept, const script *recomputed);
 
 /* Of the small model, with both variants. */
 ms_profile *two_unit_profile(void);

@@ -351,7 +351,7 @@ PyObject *core_plan_create(PyObject *module, PyObject *const *args, Py_ssize_t n
 PyObject *core_plan_pareto(PyObject *module, PyObject *const *args, Py_ssize_t n);
 PyObject *core_guard_create(PyObject *module, PyObject *const *args, Py_ssize_t n);
 PyObject *core_action_name(PyObject *module, PyObject *action);
-PyObject *core_state_name(PyObject *module, PyObject *flag);
+PyObject *core_model_option_name(PyObject *module, PyObject *flag);
 PyObject *core_plan_from_json(PyObject *module, PyObject *text);
 PyObject *core_profile_from_units(PyObject *module, PyObject *const *args, Py_ssize_t n);
 PyObject *core_profile_from_traces(PyObject *module, PyObject *const *args, Py_ssize_t n);

@@ -214,11 +214,11 @@ PyDoc_STRVAR(plan_pareto_doc, "plan_pareto(" REQUEST ", capacity)\n--\n\n"
                               "Tuples (peak_bytes, step_ns, host_bytes, n_changed, state), the fastest first.");
 PyDoc_STRVAR(guard_create_doc, "guard_create(" REQUEST ", plan)\n--\n\n"
                                "Watch over a plan that was made from this request: other shapes get other plans.");
-PyDoc_STRVAR(profile_from_units_doc, "profile_from_units(units, state_bytes, rest_bytes)\n--\n\n"
+PyDoc_STRVAR(profile_from_units_doc, "profile_from_units(units, state_bytes, outside_bytes)\n--\n\n"
                                      "A profile without a step. units: tuples (name, param_bytes, saved_bytes, "
-                                     "boundary_bytes, n_rows, flags).");
+                                     "input_bytes, n_rows, flags).");
 PyDoc_STRVAR(plan_from_json_doc, "plan_from_json(text)\n--\n\nA plan that was saved by Plan.to_json().");
-PyDoc_STRVAR(profile_from_traces_doc, "profile_from_traces(names, param_bytes, kept, lean, batch, length)\n--\n\n"
+PyDoc_STRVAR(profile_from_traces_doc, "profile_from_traces(names, param_bytes, kept, recomputed, batch, length)\n--\n\n"
                                       "A profile from the traces of a step, the second or None.");
 PyDoc_STRVAR(profile_from_json_doc, "profile_from_json(text)\n--\n\nA profile that was saved by Profile.to_json().");
 PyDoc_STRVAR(profile_fit_doc,
@@ -252,7 +252,7 @@ static PyMethodDef functions[] = {
     {"profile_fit", core_profile_fit, METH_O, profile_fit_doc},
     {"guard_create", FAST(core_guard_create), METH_FASTCALL, guard_create_doc},
     {"action_name", core_action_name, METH_O, PyDoc_STR("action_name(action)\n--\n\nThe name of an action.")},
-    {"state_name", core_state_name, METH_O, PyDoc_STR("state_name(flag)\n--\n\nThe name of one state flag.")},
+    {"state_name", core_model_option_name, METH_O, PyDoc_STR("state_name(flag)\n--\n\nThe name of one state flag.")},
     {NULL, NULL, 0, NULL},
 };
 
@@ -271,19 +271,19 @@ static int add_constants(PyObject *module) {
         {"PLAN_RECOMPUTE_ALL", MS_PLAN_RECOMPUTE_ALL},
         {"ACTION_KEEP", MS_ACTION_KEEP},
         {"ACTION_RECOMPUTE", MS_ACTION_RECOMPUTE},
-        {"ACTION_KEEP_BOTH", MS_ACTION_KEEP_BOTH},
-        {"ACTION_KEEP_PRODUCTS", MS_ACTION_KEEP_PRODUCTS},
-        {"ACTION_KEEP_ATTENTION", MS_ACTION_KEEP_ATTENTION},
+        {"ACTION_KEEP_BOTH", MS_ACTION_RECOMPUTE_EXCEPT_BOTH},
+        {"ACTION_KEEP_PRODUCTS", MS_ACTION_RECOMPUTE_EXCEPT_PRODUCTS},
+        {"ACTION_KEEP_ATTENTION", MS_ACTION_RECOMPUTE_EXCEPT_ATTENTION},
         {"ACTION_OFFLOAD", MS_ACTION_OFFLOAD},
-        {"ACTION_OFFLOAD_NOW", MS_ACTION_OFFLOAD_NOW},
+        {"ACTION_OFFLOAD_NOW", MS_ACTION_OFFLOAD_BLOCKING},
         {"ACTION_RECOMPUTE_OFFLOAD", MS_ACTION_RECOMPUTE_OFFLOAD},
-        {"ACTION_RECOMPUTE_OFFLOAD_NOW", MS_ACTION_RECOMPUTE_OFFLOAD_NOW},
+        {"ACTION_RECOMPUTE_OFFLOAD_NOW", MS_ACTION_RECOMPUTE_OFFLOAD_BLOCKING},
         {"ACTION_TILE", MS_ACTION_TILE},
-        {"STATE_HALF", MS_STATE_HALF},
-        {"STATE_8BIT", MS_STATE_8BIT},
-        {"STATE_OFFLOAD", MS_STATE_OFFLOAD},
-        {"STATE_OFFLOAD_GRADIENTS", MS_STATE_OFFLOAD_GRADIENTS},
-        {"STATE_TILE_LOSS", MS_STATE_TILE_LOSS},
+        {"STATE_HALF", MS_MODEL_HALF},
+        {"STATE_8BIT", MS_MODEL_8BIT},
+        {"STATE_OFFLOAD", MS_MODEL_OFFLOAD},
+        {"STATE_OFFLOAD_GRADIENTS", MS_MODEL_OFFLOAD_GRADIENTS},
+        {"STATE_TILE_LOSS", MS_MODEL_TILE_LOSS},
         {"SIMULATE_ALLOCATOR", MS_SIMULATE_ALLOCATOR},
         {"SIMULATE_ENGINE_THREAD", MS_SIMULATE_ENGINE_THREAD},
         {"SIMULATE_FUSED", MS_SIMULATE_FUSED},

@@ -1,0 +1,153 @@
+/* kernels.c - the C tests on a real GPU: every kernel against its reference, programs, the link, the hardware record.
+ *
+ * The same table of kernels as in tests/unit/test_kernels.c, on device memory. Without a device every test passes at
+ * once, unless MEMSCALE_NEED_GPU is set (tools/test_gpu.sh does): then it fails and says why there is none.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "device/device.h"
+#include "kernels/ref/ref.h"
+#include "runner.h"
+#include "tree.h"
+
+static ms_gpu *open_with(const char *const *nvrtc_paths, const char *cache) {
+    ms_gpu_options options = {.struct_bytes = sizeof options, .nvrtc_paths = nvrtc_paths, .cache_path = cache};
+    ms_gpu *gpu = NULL;
+    CHECK_STATUS(ms_gpu_create(&options, &gpu), MS_OK);
+    if (ms_gpu_count_devices(gpu) > 0) return gpu;
+    ms_gpu_component_info driver = {.struct_bytes = sizeof driver};
+    CHECK_STATUS(ms_gpu_get_component(gpu, MS_GPU_DRIVER, &driver), MS_OK);
+    if (getenv("MEMSCALE_NEED_GPU") != NULL) test_fail(__FILE__, __LINE__, "no GPU: %s", driver.text);
+    ms_gpu_destroy(gpu);
+    return NULL;
+}
+
+static void fill(unsigned char *memory, size_t n_bytes, uint64_t seed) {
+    for (size_t i = 0; i < n_bytes; i++) {
+        seed = seed * 6364136223846793005U + 1442695040888963407U;
+        memory[i] = (unsigned char)(seed >> 56);
+    }
+}
+
+/* The kernel on device memory that begins `off` bytes behind a multiple of 16, against the reference on the host. */
+static void compare_checksum(ms_gpu *gpu, size_t off, size_t n_bytes, unsigned n_blocks, unsigned n_threads) {
+    unsigned char *data = malloc(n_bytes + 1);
+    CHECK(data != NULL);
+    fill(data, n_bytes, n_bytes * 31 + off);
+    ms__u64 by_kernel = 5, by_reference = 5;
+    ms__cu_address memory = 0, sum = 0;
+    CHECK_STATUS(ms__gpu_enter(gpu, 0), MS_OK);
+    CHECK(gpu->cuda.cuMemAlloc_v2(&memory, off + n_bytes + 1) == 0 && gpu->cuda.cuMemAlloc_v2(&sum, 8) == 0);
+    CHECK(n_bytes == 0 || gpu->cuda.cuMemcpyHtoDAsync_v2(memory + off, data, n_bytes, NULL) == 0);
+    CHECK(gpu->cuda.cuMemcpyHtoDAsync_v2(sum, &by_kernel, 8, NULL) == 0);
+    ms__checksum_args args = {.data = memory + off, .n_bytes = n_bytes, .sum = sum};
+    const ms__launch how = {.n_blocks = n_blocks, .n_threads = n_threads, .args = &args, .args_bytes = sizeof args};
+    CHECK_STATUS(ms__kernel_launch(gpu, 0, MS__KERNEL_CHECKSUM, &how), MS_OK);
+    CHECK(gpu->cuda.cuMemcpyDtoHAsync_v2(&by_kernel, sum, 8, NULL) == 0 && gpu->cuda.cuStreamSynchronize(NULL) == 0);
+    CHECK(gpu->cuda.cuMemFree_v2(memory) == 0 && gpu->cuda.cuMemFree_v2(sum) == 0);
+    CHECK_STATUS(ms__gpu_leave(gpu, MS_OK), MS_OK);
+    args = (ms__checksum_args){
+        .data = (ms__u64)(uintptr_t)data, .n_bytes = n_bytes, .sum = (ms__u64)(uintptr_t)&by_reference};
+    ms__kernels[MS__KERNEL_CHECKSUM].reference(&args);
+    if (by_kernel != by_reference)
+        test_fail(__FILE__, __LINE__, "%zu bytes, %zu off, grid of %u times %u", n_bytes, off, n_blocks, n_threads);
+    free(data);
+}
+
+static void test_checksum(ms_gpu *gpu) {
+    static const size_t sizes[] = {0, 1, 7, 8, 9, 15, 16, 17, 31, 33, 255, 257, 4095, 65537, (1 << 20) + 13, 64 << 20};
+    for (size_t off = 0; off < 17; off++) {
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+            if (sizes[i] > (1 << 21) && off > 1) continue;
+            compare_checksum(gpu, off, sizes[i], 1, 32);
+            compare_checksum(gpu, off, sizes[i], 264, 256);
+        }
+    }
+}
+
+static void test_every_kernel(ms_gpu *gpu) {
+#define TEST_KERNEL(constant, name) test_##name(gpu);
+    MS__KERNEL_LIST(TEST_KERNEL)
+#undef TEST_KERNEL
+}
+
+TEST(every_kernel_by_nvrtc) {
+    ms_gpu *gpu = open_with(NULL, "");
+    if (gpu == NULL) return;
+    ms_gpu_component_info nvrtc = {.struct_bytes = sizeof nvrtc};
+    CHECK_STATUS(ms_gpu_get_component(gpu, MS_GPU_NVRTC, &nvrtc), MS_OK);
+    if (!nvrtc.works && getenv("MEMSCALE_NEED_GPU") != NULL) test_fail(__FILE__, __LINE__, "NVRTC: %s", nvrtc.text);
+    if (nvrtc.works) test_every_kernel(gpu);
+    ms_gpu_destroy(gpu);
+}
+
+TEST(every_kernel_by_built_in_ptx) {
+    static const char *const none[] = {NULL};
+    ms_gpu *gpu = open_with(none, "");
+    if (gpu == NULL) return;
+    ms_gpu_component_info ptx = {.struct_bytes = sizeof ptx};
+    CHECK_STATUS(ms_gpu_get_component(gpu, MS_GPU_PTX, &ptx), MS_OK);
+    if (ptx.works) test_every_kernel(gpu);
+    ms_gpu_destroy(gpu);
+}
+
+TEST(programs_come_from_the_cache) {
+    char folder[TREE_ROOT_BYTES];
+    tree_make(folder);
+    for (int round = 0; round < 2; round++) {
+        ms_gpu *gpu = open_with(NULL, folder);
+        if (gpu != NULL) compare_checksum(gpu, 3, 100003, 8, 128);
+        ms_gpu_destroy(gpu);
+    }
+    tree_remove(folder);
+}
+
+TEST(the_link_is_intact) {
+    ms_gpu *gpu = open_with(NULL, "");
+    if (gpu == NULL) return;
+    ms_gpu_link link = {.struct_bytes = sizeof link};
+    CHECK_STATUS(ms_gpu_measure_link(gpu, 0, 16 << 20, &link), MS_OK);
+    CHECK(link.intact == 1 && link.to_device_rate > 0 && link.from_device_rate > 0);
+    CHECK(link.both_rate > 0 && link.pinning_rate > 0);
+    ms_gpu_destroy(gpu);
+}
+
+TEST(the_hardware_record_is_whole) {
+    ms_gpu *gpu = open_with(NULL, "");
+    if (gpu == NULL) return;
+    ms_hw hw = {.struct_bytes = sizeof hw}, again = {.struct_bytes = sizeof again};
+    char *text = NULL;
+    CHECK_STATUS(ms_hw_detect("", gpu, &hw), MS_OK);
+    CHECK_EQ_INT(hw.n_gpus, ms_gpu_count_devices(gpu));
+    CHECK(hw.gpus[0].name[0] != '\0' && hw.gpus[0].memory_total_bytes > 0 && hw.gpus[0].capability >= 50);
+    CHECK(hw.gpus[0].n_multiprocessors > 0 && hw.gpus[0].memory_free_bytes <= hw.gpus[0].memory_total_bytes);
+    CHECK_STATUS(ms_hw_to_json(&hw, &text), MS_OK);
+    CHECK_STATUS(ms_hw_from_json(text, strlen(text), &again), MS_OK);
+    CHECK(memcmp(&hw, &again, sizeof hw) == 0);
+    ms_free(text);
+    ms_gpu_destroy(gpu);
+}
+
+/* Where the table has this GPU; several may share the name, and then the one with the least memory is found. */
+TEST(the_table_agrees_with_the_device) {
+    ms_gpu *gpu = open_with(NULL, "");
+    if (gpu == NULL) return;
+    ms_hw hw = {.struct_bytes = sizeof hw};
+    ms_gpu_model model = {.struct_bytes = sizeof model};
+    CHECK_STATUS(ms_hw_detect("", gpu, &hw), MS_OK);
+    if (ms_gpu_model_find(hw.gpus[0].name, &model) == MS_OK) {
+        CHECK_EQ_INT(model.capability, hw.gpus[0].capability);
+        CHECK_EQ_INT(model.n_multiprocessors, hw.gpus[0].n_multiprocessors);
+        CHECK(model.memory_bytes <= hw.gpus[0].memory_total_bytes);
+    }
+    ms_gpu_destroy(gpu);
+}
+
+SUITE(real_gpu, CASE(every_kernel_by_nvrtc), CASE(every_kernel_by_built_in_ptx), CASE(programs_come_from_the_cache),
+      CASE(the_link_is_intact), CASE(the_hardware_record_is_whole), CASE(the_table_agrees_with_the_device));
+
+int main(int argc, char **argv) {
+    static const test_suite *const suites[] = {&real_gpu_suite};
+    return test_main(suites, 1, 300, argc, argv);
+}
