@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "device.h"
 #include "plan/chain.h"
 
 #define N_RUNS 9
@@ -297,8 +298,7 @@ static void measure_plan(int32_t n, bool different, const way *w) {
     if (ms_gpu_model_find("rtx3090", &model) != MS_OK || ms_rates_from_model(&model, &rates) != MS_OK) die("no rates");
     ms_plan_request request = {.struct_bytes = sizeof request,
                                .profile = profile,
-                               .rates = &rates,
-                               .n_multiprocessors = model.n_multiprocessors,
+                               .device = DEVICE_OF(&rates, model.n_multiprocessors),
                                .budget_bytes = (int64_t)1 << 50,
                                .host_limit_bytes = w->limited ? 4000 * MB : (int64_t)1 << 50,
                                .slowdown_ppm = 150000,

@@ -15,6 +15,8 @@
 
 #include <memscale/memscale.h>
 
+#include "device.h"
+
 #define N_SIMULATIONS 1000
 #define N_UNITS 50
 #define MAX_EVENTS 100000
@@ -164,8 +166,7 @@ static void measure(const ms_profile *profile, int64_t n_units, const char *what
                                          .profile = profile,
                                          .actions = actions,
                                          .n_actions = n_units,
-                                         .rates = &rates,
-                                         .n_multiprocessors = model.n_multiprocessors,
+                                         .device = DEVICE_OF(&rates, model.n_multiprocessors),
                                          .flags = flags};
         ms_simulation *sim = NULL;
         if (ms_simulation_create(&request, &sim) != MS_OK || ms_simulation_get_summary(sim, &s) != MS_OK)

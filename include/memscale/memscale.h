@@ -286,6 +286,24 @@ MS_API ms_status ms_rates_to_json(const ms_rates *rates, char **out_text);
  * MS_E_VERSION, MS_E_NO_MEMORY. */
 MS_API ms_status ms_rates_from_json(const char *text, size_t n_bytes, ms_rates *out);
 
+/* ---- Devices --------------------------------------------------------------------------------------------------- */
+
+enum ms_device_kind {
+    MS_DEVICE_HOST = 0,       /* the host's own processor; its memory is the host's */
+    MS_DEVICE_GPU = 1,        /* a GPU with memory of its own */
+    MS_DEVICE_INTEGRATED = 2, /* a GPU whose memory is the host's: nothing is gained by offloading */
+    MS_N_DEVICE_KINDS = 3
+};
+
+/* What a step runs on, for simulations and plans. */
+typedef struct ms_device {
+    uint64_t struct_bytes;
+    const ms_rates *rates;     /* borrowed; its capability is 0 for MS_DEVICE_HOST and above 0 otherwise */
+    int64_t n_multiprocessors; /* of a GPU; threads of the host */
+    int64_t usable_bytes;      /* what torch's allocator could reserve there; 0: unknown */
+    int64_t kind;              /* enum ms_device_kind */
+} ms_device;
+
 /* ---- Units ----------------------------------------------------------------------------------------------------- */
 
 enum ms_module_flag {
@@ -518,8 +536,7 @@ typedef struct ms_simulation_request {
     const ms_profile *profile; /* with a step */
     const int32_t *actions;    /* enum ms_action for each unit; NULL: all are kept */
     int64_t n_actions;
-    const ms_rates *rates; /* of the device; its capability says what it is */
-    int64_t n_multiprocessors;
+    const ms_device *device;
     int64_t limit_bytes;    /* what torch's allocator may reserve, with MS_SIMULATE_ALLOCATOR; 0: no limit */
     uint32_t flags;         /* enum ms_simulation_flag */
     uint32_t model_options; /* enum ms_model_option; with MS_MODEL_HALF the profile is one in 16 bits */
@@ -633,12 +650,11 @@ typedef struct ms_plan_request {
     uint64_t struct_bytes;
     const ms_profile *profile;      /* borrowed for the call */
     const ms_profile *half_profile; /* the same step in 16 bits, for MS_MODEL_HALF; NULL: that is not to be had */
-    const ms_rates *rates;          /* of the device; may be NULL where the profile has no step */
-    int64_t n_multiprocessors;
-    int64_t budget_bytes;      /* above 0 */
-    int64_t margin_bytes;      /* of the budget, left free: what a prediction may be wrong by */
-    int64_t host_limit_bytes;  /* host memory that may be taken and pinned */
-    int64_t slowdown_ppm;      /* extra step time allowed; negative: unbounded. Ignored with MS_PLAN_FASTEST. */
+    const ms_device *device;        /* may be NULL where the profile has no step */
+    int64_t budget_bytes;           /* above 0 */
+    int64_t margin_bytes;           /* of the budget, left free: what a prediction may be wrong by */
+    int64_t host_limit_bytes;       /* host memory that may be taken and pinned */
+    int64_t slowdown_ppm;           /* extra step time allowed; negative: unbounded. Ignored with MS_PLAN_FASTEST. */
     const uint8_t *may_change; /* for each unit of the profile: 0 if it has to be kept; NULL: as the profile says */
     uint32_t actions;          /* bits 1 << enum ms_action: what may be done to units beside keeping them */
     uint32_t model_options;    /* enum ms_model_option: what may be done to the model */

@@ -29,8 +29,7 @@ static ms_status play(const ms__basis *b, const int32_t *actions, ms_simulation 
                                      .profile = b->profile,
                                      .actions = actions,
                                      .n_actions = b->profile->n_units,
-                                     .rates = b->request->rates,
-                                     .n_multiprocessors = b->request->n_multiprocessors,
+                                     .device = b->request->device,
                                      .flags = b->request->simulation};
     return ms_simulation_create(&request, out);
 }
@@ -42,7 +41,7 @@ ms_status ms__basis_make(ms__arena *arena, const ms_plan_request *request, const
     int32_t *actions = ms__arena_array(arena, (size_t)profile->n_units, sizeof *actions);
     if (actions == NULL) return MS_E_NO_MEMORY;
     ms_status status = ms__order_make(arena, step, &out->order);
-    if (status == MS_OK) status = ms__ledgers_make(arena, step, request->rates, &out->ledgers);
+    if (status == MS_OK) status = ms__ledgers_make(arena, step, request->device->rates, &out->ledgers);
     if (status == MS_OK) status = play(out, actions, &out->runs[MS__PLAIN]);
     for (int64_t i = 0; i < profile->n_units; i++)
         if (ms__unit_may_change(request, profile, i)) actions[i] = MS_ACTION_RECOMPUTE;
@@ -191,7 +190,7 @@ static int64_t copies_bytes(const ms__chain *chain, int64_t *out_most) {
 static void set_link(builder *b) {
     ms__chain *chain = b->chain;
     int64_t most = 0, sum = copies_bytes(chain, &most);
-    chain->link = ms__link_make(b->basis->request->rates, most);
+    chain->link = ms__link_make(b->basis->request->device->rates, most);
     if (sum > chain->host_limit_bytes) chain->host_level_bytes = sum / 16 + 1;
     for (int32_t i = 0; i < chain->n; i++)
         for (int32_t o = 0; o < chain->units[i].n_options; o++) {
@@ -208,7 +207,8 @@ static uint32_t allowed_actions(const ms__basis *basis, int64_t unit) {
                     1U << MS_ACTION_RECOMPUTE_OFFLOAD_BLOCKING;
     if (!ms__unit_may_change(basis->request, basis->profile, unit)) return 1U << MS_ACTION_KEEP;
     uint32_t actions = basis->request->actions | 1U << MS_ACTION_KEEP;
-    return basis->request->rates->to_device_mb_per_s > 0 && basis->request->rates->from_device_mb_per_s > 0
+    return basis->request->device->rates->to_device_mb_per_s > 0 &&
+                   basis->request->device->rates->from_device_mb_per_s > 0
                ? actions
                : actions & ~away;
 }
@@ -262,7 +262,8 @@ ms_status ms__chain_make(ms__arena *arena, const ms__basis *basis, uint32_t stat
     *out_host_bytes = 0;
     if (basis->profile->step == NULL) return make_plain_chain(arena, basis, out);
     builder b = {.basis = basis, .chain = out};
-    b.model = ms__model_effect_make(basis->profile->step, basis->request->rates, state, basis->kept.backward_ns);
+    b.model =
+        ms__model_effect_make(basis->profile->step, basis->request->device->rates, state, basis->kept.backward_ns);
     *out_host_bytes = b.model.host_bytes;
     out->host_limit_bytes -= b.model.host_bytes;
     out->n = basis->order.n;

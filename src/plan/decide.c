@@ -18,8 +18,8 @@
 
 /* ---- Variants ---- */
 
-static bool has_link(const ms_rates *rates) {
-    return rates != NULL && rates->to_device_mb_per_s > 0 && rates->from_device_mb_per_s > 0;
+static bool has_link(const ms_device *device) {
+    return device != NULL && device->rates->to_device_mb_per_s > 0 && device->rates->from_device_mb_per_s > 0;
 }
 
 static bool is_allowed(const ms__decision *d, uint32_t state) {
@@ -27,7 +27,7 @@ static bool is_allowed(const ms__decision *d, uint32_t state) {
     if ((state & ~d->request->model_options) != 0) return false;
     if (state & MS_MODEL_HALF && d->request->half_profile == NULL) return false;
     if (state != 0 && d->request->profile->step == NULL) return false;
-    return !(state & away) || has_link(d->request->rates);
+    return !(state & away) || has_link(d->request->device);
 }
 
 /* The fastest first, then those with the lower number. */
@@ -87,8 +87,8 @@ static void write_actions(const ms__model_choice *v, const uint8_t *choices, int
 
 /* Is torch's allocator simulated? */
 static bool allocates(const ms__decision *d) {
-    const ms_rates *rates = d->request->rates;
-    return d->request->simulation & MS_SIMULATE_ALLOCATOR && rates != NULL && rates->capability > 0;
+    const ms_device *device = d->request->device;
+    return d->request->simulation & MS_SIMULATE_ALLOCATOR && device != NULL && device->kind != MS_DEVICE_HOST;
 }
 
 /* The step of a variant under the actions at hand. Errors: MS_E_BUDGET if it does not run within `limit_bytes`. */
@@ -99,8 +99,7 @@ static ms_status play(const ms__decision *d, const ms__model_choice *v, uint32_t
                                      .profile = v->basis->profile,
                                      .actions = d->actions,
                                      .n_actions = r->profile->n_units,
-                                     .rates = r->rates,
-                                     .n_multiprocessors = r->n_multiprocessors,
+                                     .device = r->device,
                                      .limit_bytes = limit_bytes,
                                      .flags = r->simulation,
                                      .model_options = state};

@@ -46,8 +46,8 @@ static ms_status check_profiles(const ms_plan_request *request) {
     const ms_profile *profile = request->profile, *half = request->half_profile;
     if (profile == NULL) return ms__fail(MS_E_INVALID, "ms_plan_create: the profile is NULL");
     if (profile->step == NULL && half == NULL) return MS_OK;
-    if (request->rates == NULL) return ms__fail(MS_E_INVALID, "ms_plan_create: no rates");
-    ms_status status = ms__rates_check(request->rates);
+    if (request->device == NULL) return ms__fail(MS_E_INVALID, "ms_plan_create: the device is NULL");
+    ms_status status = ms__device_check(request->device);
     if (status != MS_OK || half == NULL) return status;
     if (profile->step == NULL || half->step == NULL || half->n_units != profile->n_units)
         return ms__fail(MS_E_MISMATCH, "ms_plan_create: the two profiles are not of one model");

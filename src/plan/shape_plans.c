@@ -98,8 +98,7 @@ static ms_status fits_base(const ms_shape_plans *guard, const ms_plan_request *a
                                      .profile = state & MS_MODEL_HALF ? at->half_profile : at->profile,
                                      .actions = guard->actions,
                                      .n_actions = guard->base->n_entries,
-                                     .rates = at->rates,
-                                     .n_multiprocessors = at->n_multiprocessors,
+                                     .device = at->device,
                                      .limit_bytes = guard->is_plain ? usable : 0,
                                      .flags = at->simulation,
                                      .model_options = state};

@@ -2,6 +2,7 @@
 #include "roofline.h"
 
 #define MAX_RATE INT64_C(1000000000) /* of rates and times, as in rates.c */
+#define MAX_MULTIPROCESSORS INT64_C(1000000)
 
 static bool is_rate(int64_t value, int64_t min) { return value >= min && value <= MAX_RATE; }
 
@@ -13,6 +14,21 @@ ms_status ms__rates_check(const ms_rates *r) {
         !is_rate(r->dispatch_ns, 0) || !is_rate(r->to_device_mb_per_s, 0) || !is_rate(r->from_device_mb_per_s, 0) ||
         r->both_mb_per_s < 0 || r->both_mb_per_s > 2 * MAX_RATE)
         return ms__fail(MS_E_INVALID, "a rate is out of range");
+    return MS_OK;
+}
+
+ms_status ms__device_check(const ms_device *device) {
+    ms_status status = ms__check_struct(device->struct_bytes, sizeof *device, "ms_device");
+    if (status != MS_OK) return status;
+    if (device->rates == NULL) return ms__fail(MS_E_INVALID, "ms_device: rates is NULL");
+    status = ms__rates_check(device->rates);
+    if (status != MS_OK) return status;
+    if (device->n_multiprocessors < 0 || device->n_multiprocessors > MAX_MULTIPROCESSORS || device->usable_bytes < 0)
+        return ms__fail(MS_E_INVALID, "ms_device: n_multiprocessors or usable_bytes is out of range");
+    if (device->kind < 0 || device->kind >= MS_N_DEVICE_KINDS ||
+        (device->kind == MS_DEVICE_HOST) != (device->rates->capability == 0))
+        return ms__fail(MS_E_INVALID, "ms_device: kind %lld does not fit capability %lld", (long long)device->kind,
+                        (long long)device->rates->capability);
     return MS_OK;
 }
 

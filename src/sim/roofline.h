@@ -13,6 +13,9 @@
 /* Are these rates that a time can be divided by and added up from? Errors: MS_E_INVALID. */
 ms_status ms__rates_check(const ms_rates *rates);
 
+/* A device that steps can be simulated on: rates as above, a kind that fits them. Errors: MS_E_INVALID. */
+ms_status ms__device_check(const ms_device *device);
+
 /* Both are times; so is the sum. */
 int64_t ms__add_ns(int64_t ns, int64_t more_ns);
 

@@ -24,7 +24,6 @@
 #define N_STEPS 3
 #define NOT_THERE INT64_MIN
 #define NEVER INT32_MAX
-#define MAX_MULTIPROCESSORS INT64_C(1000000)
 #define ALL_FLAGS                                                                                                      \
     ((uint32_t)(MS_SIMULATE_ALLOCATOR | MS_SIMULATE_ENGINE_THREAD | MS_SIMULATE_FUSED | MS_SIMULATE_RESUMED |          \
                 MS_SIMULATE_KEEP_GRADIENTS))
@@ -66,7 +65,7 @@ typedef struct player {
 
 /* ---- Memory ---- */
 
-static bool on_gpu(const player *p) { return p->request->rates->capability > 0; }
+static bool on_gpu(const player *p) { return p->request->device->rates->capability > 0; }
 
 static int64_t rounded(const player *p, int64_t n_bytes) {
     return on_gpu(p) ? (n_bytes + ROUND_BYTES - 1) / ROUND_BYTES * ROUND_BYTES : n_bytes;
@@ -120,7 +119,7 @@ static ms_status give_key(player *p, uint32_t key) {
 
 /* cuBLAS takes a workspace for each thread that multiplies: 32 MiB on Hopper and later, else 8.1 MiB. */
 static ms_status take_workspace(player *p, const ms__segment *segment, int64_t index) {
-    int64_t block, n_bytes = p->request->rates->capability >= 90 ? INT64_C(33554432) : INT64_C(8519680);
+    int64_t block, n_bytes = p->request->device->rates->capability >= 90 ? INT64_C(33554432) : INT64_C(8519680);
     int thread = segment->phase == MS_PHASE_BACKWARD && p->request->flags & MS_SIMULATE_ENGINE_THREAD;
     if (!on_gpu(p) || p->has_workspace[thread]) return MS_OK;
     p->has_workspace[thread] = true;
@@ -132,7 +131,7 @@ static ms_status take_workspace(player *p, const ms__segment *segment, int64_t i
 static void run_op(player *p, uint32_t index) {
     clock *now = &p->now;
     p->n_ops++;
-    now->host_ns = ms__add_ns(now->host_ns, p->request->rates->dispatch_ns);
+    now->host_ns = ms__add_ns(now->host_ns, p->request->device->rates->dispatch_ns);
     if (p->step->costs[index].flags & MS__OP_VIEW) return;
     if (!on_gpu(p)) {
         now->host_ns = ms__add_ns(now->host_ns, p->busy_ns[index]);
@@ -296,12 +295,13 @@ static ms_status prepare(player *p, ms__arena *arena) {
         return MS_E_NO_MEMORY;
     for (uint32_t k = 0; k < step->n_keys; k++) p->blocks[k] = NOT_THERE;
     for (uint32_t i = 0; i < step->n_costs; i++)
-        p->busy_ns[i] = ms__op_busy_ns(p->request->rates, step, &step->costs[i]);
+        p->busy_ns[i] = ms__op_busy_ns(p->request->device->rates, step, &step->costs[i]);
     for (uint32_t i = 0; i < step->n_scratches; i++) {
         int64_t n[MS__SCRATCH_NUMBERS];
         for (int j = 0; j < MS__SCRATCH_NUMBERS; j++) n[j] = step->numbers[step->scratches[i].n[j]];
-        p->scratch_bytes[i] = ms__scratch_bytes((enum ms__scratch_rule)step->scratches[i].rule, n,
-                                                p->request->rates->capability, p->request->n_multiprocessors);
+        p->scratch_bytes[i] =
+            ms__scratch_bytes((enum ms__scratch_rule)step->scratches[i].rule, n, p->request->device->rates->capability,
+                              p->request->device->n_multiprocessors);
     }
     memset(p->first_released, 0xff, step->n_segments * sizeof *p->first_released);
     for (uint32_t i = 0; i < step->n_split_keys; i++) {
@@ -378,12 +378,11 @@ static ms_status check_request(const ms_simulation_request *request) {
     if (request == NULL) return ms__fail(MS_E_INVALID, "ms_simulation_create: the request is NULL");
     ms_status status = ms__check_struct(request->struct_bytes, sizeof *request, "ms_simulation_request");
     if (status != MS_OK) return status;
-    if (request->profile == NULL || request->rates == NULL)
-        return ms__fail(MS_E_INVALID, "ms_simulation_create: no profile or no rates");
-    status = ms__rates_check(request->rates);
+    if (request->profile == NULL || request->device == NULL)
+        return ms__fail(MS_E_INVALID, "ms_simulation_create: the profile or the device is NULL");
+    status = ms__device_check(request->device);
     if (status != MS_OK) return status;
-    if (request->n_multiprocessors < 0 || request->n_multiprocessors > MAX_MULTIPROCESSORS ||
-        request->limit_bytes < 0 || (request->flags & ~ALL_FLAGS) != 0 ||
+    if (request->limit_bytes < 0 || (request->flags & ~ALL_FLAGS) != 0 ||
         (request->model_options & ~(uint32_t)MS_MODEL_ALL) != 0)
         return ms__fail(MS_E_INVALID, "ms_simulation_create: a field of the request is out of range");
     if (request->profile->step == NULL) return ms__fail(MS_E_INVALID, "this profile has no step to simulate");

@@ -35,7 +35,7 @@ static int32_t action_of(const overlay *o, int32_t unit) {
 
 static ms_status prepare(overlay *o, ms__arena *arena) {
     ms_status status = ms__order_make(arena, o->step, &o->order);
-    if (status == MS_OK) status = ms__ledgers_make(arena, o->step, o->request->rates, &o->ledgers);
+    if (status == MS_OK) status = ms__ledgers_make(arena, o->step, o->request->device->rates, &o->ledgers);
     size_t n = (size_t)o->order.n;
     o->effects = ms__arena_array(arena, n + 1, sizeof *o->effects);
     o->held = ms__arena_array(arena, n + 1, sizeof *o->held);
@@ -62,7 +62,7 @@ static void walk_units(overlay *o, const ms_simulation_segment *points, ms_simul
         summary->host_bytes += o->effects[i].copy_bytes;
         if (o->effects[i].copy_bytes > most) most = o->effects[i].copy_bytes;
     }
-    o->link = ms__link_make(o->request->rates, most);
+    o->link = ms__link_make(o->request->device->rates, most);
     for (int32_t i = 0; i < o->order.n && o->link.slot_ns > 0; i++) {
         int32_t hide = ms__link_hide_slots(&o->link, hiding_ns(o, points, o->order.units[i]));
         int32_t copy = ms__link_copy_slots(&o->link, o->effects[i].copy_bytes);
@@ -157,7 +157,7 @@ static void apply(overlay *o, ms_simulation_segment *points, ms_simulation_summa
     int32_t last = o->order.n - 1;
     int64_t backward_ns = summary->backward_ns;
     walk_units(o, points, summary);
-    o->model = ms__model_effect_make(o->step, o->request->rates, o->request->model_options, backward_ns);
+    o->model = ms__model_effect_make(o->step, o->request->device->rates, o->request->model_options, backward_ns);
     summary->host_bytes += o->model.host_bytes;
     for (int32_t i = 0; i <= last; i++)
         waits_left[i] =

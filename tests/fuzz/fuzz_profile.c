@@ -2,6 +2,7 @@
  * that a profile lets through are never out of a plan's range. If it has a step, that can be simulated, on any device
  * and in any way, with the same results for what was read back; it has costs, frontiers, and perhaps other shapes.
  */
+#include "device.h"
 #include "fuzz.h"
 
 #include <stdbool.h>
@@ -99,8 +100,7 @@ static uint64_t simulate(const ms_profile *profile, int64_t capability, uint32_t
                                      .profile = profile,
                                      .actions = actions,
                                      .n_actions = view_of(profile).n_units,
-                                     .rates = &rates,
-                                     .n_multiprocessors = 132,
+                                     .device = DEVICE_OF(&rates, 132),
                                      .limit_bytes = limit,
                                      .flags = flags};
     if (request.n_actions > MAX_ACTIONS) return 0;
@@ -218,7 +218,7 @@ static void check_search(const ms_profile *profile, int64_t baseline_bytes, uint
     ms_plan_request request = {.struct_bytes = sizeof request,
                                .profile = profile,
                                .half_profile = profile,
-                               .rates = &rates,
+                               .device = DEVICE_OF(&rates, 0),
                                .budget_bytes = baseline_bytes / 4 * 3 + 1,
                                .host_limit_bytes = baseline_bytes / 2,
                                .actions = (1U << MS_N_ACTIONS) - 1,
@@ -247,7 +247,7 @@ static void check_plan(const ms_profile *profile, const ms_profile_view *view) {
     const ms_rates rates = {.struct_bytes = sizeof rates, .capability = 90, .fp32_gflops = 1, .memory_mb_per_s = 1};
     ms_plan_request request = {.struct_bytes = sizeof request,
                                .profile = profile,
-                               .rates = &rates,
+                               .device = DEVICE_OF(&rates, 0),
                                .budget_bytes = BUDGET_BYTES,
                                .actions = 1U << MS_ACTION_RECOMPUTE,
                                .flags = MS_PLAN_RECOMPUTE_ALL};

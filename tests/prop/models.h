@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "device.h"
 #include "profile/profile.h"
 #include "random.h"
 #include "steps.h"
@@ -244,6 +245,7 @@ typedef struct problem {
     model model;
     ms_profile *profile, *half; /* owned; half may be NULL */
     ms_rates rates;
+    ms_device device;
     uint8_t may_change[MAX_UNITS];
     ms_plan_request request; /* but for the budget */
 } problem;
@@ -284,8 +286,7 @@ static inline void random_request(problem *p, bool has_step) {
     *r = (ms_plan_request){.struct_bytes = sizeof *r,
                            .profile = p->profile,
                            .half_profile = p->half,
-                           .rates = has_step ? &p->rates : NULL,
-                           .n_multiprocessors = 108};
+                           .device = has_step ? &p->device : NULL};
     r->margin_bytes = one_in(2) ? 0 : up_to(100 * scale);
     r->host_limit_bytes = random_host_limit(scale);
     r->slowdown_ppm = random_slowdown();
@@ -304,6 +305,7 @@ static inline void random_problem(int64_t index, problem *out) {
     random_model(&out->model);
     bool has_step = index % 4 != 0;
     out->rates = random_rates();
+    out->device = (ms_device)DEVICE_WITH(&out->rates, 108);
     out->profile = has_step ? profile_of(&out->model, 1) : plain_profile(&out->model);
     if (has_step && one_in(2)) out->half = profile_of(&out->model, 2);
     random_request(out, has_step);

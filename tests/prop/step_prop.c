@@ -5,6 +5,7 @@
  * plan that keeps everything, or recomputes everything, must come to the same. Files must bring a step back bit for
  * bit.
  */
+#include "device.h"
 #include "random.h"
 #include "steps.h"
 
@@ -238,8 +239,7 @@ static ms_simulation *simulate(const ms_profile *profile, const int32_t *actions
                                            .profile = profile,
                                            .actions = actions,
                                            .n_actions = profile->n_units,
-                                           .rates = &rates,
-                                           .n_multiprocessors = 132,
+                                           .device = DEVICE_OF(&rates, 132),
                                            .flags = flags};
     ms_simulation *sim = NULL;
     CHECK_STATUS(ms_simulation_create(&request, &sim), MS_OK);

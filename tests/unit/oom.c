@@ -4,6 +4,7 @@
  * k-th allocation failing, for every k until it makes fewer; then the same with every allocation from the k-th on
  * failing. What is still allocated afterwards is counted, so leaks show without a sanitizer too.
  */
+#include "device.h"
 #include "plans.h"
 
 #include <stdbool.h>
@@ -166,12 +167,14 @@ static const ms_rates link_rates = {.struct_bytes = sizeof(ms_rates),
                                     .from_device_mb_per_s = 512,
                                     .dispatch_ns = 1000};
 
+static const ms_device link_device = {
+    .struct_bytes = sizeof(ms_device), .rates = &link_rates, .n_multiprocessors = 132, .kind = MS_DEVICE_GPU};
+
 /* Everything that may be done to a step, with a budget that takes some of it. */
 static ms_plan_request step_request(const ms_profile *profile, int64_t budget_bytes) {
     ms_plan_request request = request_of(profile, budget_bytes, MS_PLAN_FASTEST);
     request.half_profile = profile;
-    request.rates = &link_rates;
-    request.n_multiprocessors = 132;
+    request.device = &link_device;
     request.host_limit_bytes = 6000;
     request.actions = (1U << MS_N_ACTIONS) - 1;
     request.model_options = MS_MODEL_HALF | MS_MODEL_OFFLOAD | MS_MODEL_TILE_LOSS;
@@ -314,7 +317,7 @@ static ms_status simulate(void) {
                                            .profile = shared_profile,
                                            .actions = actions,
                                            .n_actions = 2,
-                                           .rates = &rates,
+                                           .device = DEVICE_OF(&rates, 0),
                                            .flags = simulation_flags,
                                            .model_options = simulation_state};
     ms_simulation *sim = NULL;

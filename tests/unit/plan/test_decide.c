@@ -3,6 +3,7 @@
  * Kept, its peak is 22016 and it takes 7700 ns, 1100 for each operation (test_overlay.c has the rest). The peak is in
  * backward of unit 1, where what unit 0 keeps matters.
  */
+#include "device.h"
 #include "plans.h"
 
 #include <string.h>
@@ -24,10 +25,12 @@ static const ms_rates rates = {.struct_bytes = sizeof(ms_rates),
                                .launch_ns = 100,
                                .dispatch_ns = 1000};
 
+static const ms_device device = {.struct_bytes = sizeof(ms_device), .rates = &rates, .kind = MS_DEVICE_HOST};
+
 static ms_plan_request step_request(const ms_profile *profile, int64_t budget_bytes, uint32_t actions,
                                     uint32_t states) {
     ms_plan_request request = request_of(profile, budget_bytes, MS_PLAN_FASTEST);
-    request.rates = &rates;
+    request.device = &device;
     request.actions = actions;
     request.model_options = states;
     request.host_limit_bytes = HOST_BYTES;
@@ -39,7 +42,7 @@ static ms_simulation_summary simulate(const ms_profile *profile, const int32_t a
                                      .profile = profile,
                                      .actions = actions,
                                      .n_actions = 2,
-                                     .rates = &rates,
+                                     .device = &device,
                                      .model_options = state};
     ms_simulation_summary summary = {.struct_bytes = sizeof summary};
     ms_simulation *sim = NULL;
@@ -228,7 +231,7 @@ TEST(no_link) {
     ms_plan_request request = step_request(
         profile, BASELINE - 1, 1U << MS_ACTION_OFFLOAD_BLOCKING | 1U << MS_ACTION_RECOMPUTE_OFFLOAD_BLOCKING,
         MS_MODEL_OFFLOAD | MS_MODEL_OFFLOAD_GRADIENTS);
-    request.rates = &slow;
+    request.device = DEVICE_OF(&slow, 0);
     CHECK_EQ_INT(smallest_of(&request), BASELINE);
     ms_profile_destroy(profile);
 }
@@ -310,10 +313,10 @@ TEST(requests_that_are_refused) {
     const ms_plan_request good = step_request(profile, BASELINE, ALL_ACTIONS, MS_MODEL_ALL);
     ms_plan_request bad = good;
     ms_rates wrong = rates;
-    bad.rates = NULL;
+    bad.device = NULL;
     check_refused(&bad, MS_E_INVALID);
     wrong.to_device_mb_per_s = -1;
-    bad.rates = &wrong;
+    bad.device = DEVICE_OF(&wrong, 0);
     check_refused(&bad, MS_E_INVALID);
     bad = good;
     bad.half_profile = units; /* without a step, and of another model */
@@ -325,7 +328,11 @@ TEST(requests_that_are_refused) {
     bad.simulation = 1U << 5;
     check_refused(&bad, MS_E_INVALID);
     bad = good;
-    bad.n_multiprocessors = -1;
+    bad.device = DEVICE_OF(&rates, -1);
+    check_refused(&bad, MS_E_INVALID);
+    wrong = rates;
+    wrong.capability = 80; /* a GPU by its rates, the host by its kind */
+    bad.device = &(const ms_device){.struct_bytes = sizeof(ms_device), .rates = &wrong, .kind = MS_DEVICE_HOST};
     check_refused(&bad, MS_E_INVALID);
     ms_profile_destroy(profile);
     ms_profile_destroy(units);

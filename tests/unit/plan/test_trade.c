@@ -18,10 +18,12 @@ static const ms_rates rates = {.struct_bytes = sizeof(ms_rates),
                                .launch_ns = 100,
                                .dispatch_ns = 1000};
 
+static const ms_device device = {.struct_bytes = sizeof(ms_device), .rates = &rates, .kind = MS_DEVICE_HOST};
+
 /* Everything may be done but copies. */
 static ms_plan_request step_request(const ms_profile *profile, int64_t budget_bytes) {
     ms_plan_request request = request_of(profile, budget_bytes, MS_PLAN_FASTEST);
-    request.rates = &rates;
+    request.device = &device;
     request.actions = 1U << MS_ACTION_RECOMPUTE | 1U << MS_ACTION_TILE;
     request.model_options = MS_MODEL_TILE_LOSS;
     return request;

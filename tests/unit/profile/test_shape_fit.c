@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "device.h"
 #include "shaped.h"
 
 static const ms__shape grid[] = {{2, 64}, {4, 64}, {2, 96}, {4, 96}, {2, 45}, {4, 45}, {3, 70}};
@@ -66,8 +67,7 @@ static ms_simulation_summary simulate(const ms_profile *profile, const int32_t a
                                      .profile = profile,
                                      .actions = actions,
                                      .n_actions = 2,
-                                     .rates = &rates,
-                                     .n_multiprocessors = 10,
+                                     .device = DEVICE_OF(&rates, 10),
                                      .flags = MS_SIMULATE_ALLOCATOR};
     ms_simulation_summary summary = {.struct_bytes = sizeof summary};
     ms_simulation *sim = NULL;

@@ -1,6 +1,7 @@
 /* test_frontier.c - what a unit could keep of its forward: by hand, and against simulations. */
 #include <string.h>
 
+#include "device.h"
 #include "shaped.h"
 
 enum { ATTENTION_UNIT, PRODUCT_UNIT };
@@ -77,8 +78,11 @@ TEST(what_is_no_better_is_left_out) {
 
 static int64_t step_ns(const ms_profile *profile, const int32_t actions[2]) {
     ms_rates rates = slow_rates(0);
-    ms_simulation_request request = {
-        .struct_bytes = sizeof request, .profile = profile, .actions = actions, .n_actions = 2, .rates = &rates};
+    ms_simulation_request request = {.struct_bytes = sizeof request,
+                                     .profile = profile,
+                                     .actions = actions,
+                                     .n_actions = 2,
+                                     .device = DEVICE_OF(&rates, 0)};
     ms_simulation_summary summary = {.struct_bytes = sizeof summary};
     ms_simulation *sim = NULL;
     CHECK_STATUS(ms_simulation_create(&request, &sim), MS_OK);

@@ -3,6 +3,7 @@
  * Before a step it holds 2560 bytes, and 4096 more once the optimizer has its state. Backward of the second unit is
  * where the peak is.
  */
+#include "device.h"
 #include "steps.h"
 
 #include <string.h>
@@ -27,11 +28,10 @@ static ms_rates rates_with(int64_t capability) {
 }
 
 static ms_simulation_request request_with(const ms_profile *profile, const ms_rates *rates, uint32_t flags) {
-    return (ms_simulation_request){.struct_bytes = sizeof(ms_simulation_request),
-                                   .profile = profile,
-                                   .rates = rates,
-                                   .n_multiprocessors = 132,
-                                   .flags = flags};
+    static ms_device device; /* of the last request */
+    device = (ms_device)DEVICE_WITH(rates, 132);
+    return (ms_simulation_request){
+        .struct_bytes = sizeof(ms_simulation_request), .profile = profile, .device = &device, .flags = flags};
 }
 
 static ms_simulation *simulation_of(const ms_simulation_request *request) {
@@ -522,7 +522,7 @@ TEST(requests_that_are_refused) {
     bad.profile = NULL;
     check_refused(&bad, MS_E_INVALID);
     bad = good;
-    bad.rates = NULL;
+    bad.device = NULL;
     check_refused(&bad, MS_E_INVALID);
     bad = good;
     bad.flags = 1U << N_FLAGS;
@@ -534,9 +534,9 @@ TEST(requests_that_are_refused) {
     bad.limit_bytes = -1;
     check_refused(&bad, MS_E_INVALID);
     bad = good;
-    bad.n_multiprocessors = -1;
+    bad.device = DEVICE_OF(good.device->rates, -1);
     check_refused(&bad, MS_E_INVALID);
-    bad.n_multiprocessors = INT64_MAX;
+    bad.device = DEVICE_OF(good.device->rates, INT64_MAX);
     check_refused(&bad, MS_E_INVALID);
     bad = good;
     bad.actions = keep;

@@ -5,6 +5,7 @@
  * (8704), optimizer 9728 (8704). Every operation takes 1100 ns, each stretch has one. A unit keeps 4096 bytes that the
  * link takes 8000 ns for, in four ticks of 1024 bytes.
  */
+#include "device.h"
 #include "steps.h"
 
 #include <string.h>
@@ -63,7 +64,7 @@ static result play_profile(const ms_profile *profile, const ms_rates *rates, int
                                      .profile = profile,
                                      .actions = actions,
                                      .n_actions = 2,
-                                     .rates = rates,
+                                     .device = DEVICE_OF(rates, 0),
                                      .model_options = state};
     result r = {.summary = {.struct_bytes = sizeof r.summary}};
     ms_simulation *sim = NULL;
@@ -330,8 +331,10 @@ TEST(loss_by_tiles) {
 TEST(a_state_without_actions) {
     ms_profile *profile = two_unit_profile();
     ms_rates rates = link_rates();
-    ms_simulation_request request = {
-        .struct_bytes = sizeof request, .profile = profile, .rates = &rates, .model_options = MS_MODEL_TILE_LOSS};
+    ms_simulation_request request = {.struct_bytes = sizeof request,
+                                     .profile = profile,
+                                     .device = DEVICE_OF(&rates, 0),
+                                     .model_options = MS_MODEL_TILE_LOSS};
     ms_simulation_summary summary = {.struct_bytes = sizeof summary};
     ms_simulation *sim = NULL;
     CHECK_STATUS(ms_simulation_create(&request, &sim), MS_OK);
@@ -353,8 +356,10 @@ TEST(an_optimizer_step_in_pieces) {
     in_phase(&s, MS_PHASE_END);
     ms_profile *profile = profile_of_scripts(&s, NULL);
     ms_rates rates = link_rates();
-    ms_simulation_request request = {
-        .struct_bytes = sizeof request, .profile = profile, .rates = &rates, .model_options = MS_MODEL_8BIT};
+    ms_simulation_request request = {.struct_bytes = sizeof request,
+                                     .profile = profile,
+                                     .device = DEVICE_OF(&rates, 0),
+                                     .model_options = MS_MODEL_8BIT};
     ms_simulation_summary summary = {.struct_bytes = sizeof summary};
     ms_simulation *sim = NULL;
     CHECK_STATUS(ms_simulation_create(&request, &sim), MS_OK);
@@ -377,7 +382,7 @@ TEST(everything_adds_up) {
                                              .profile = profile,
                                              .actions = actions,
                                              .n_actions = 2,
-                                             .rates = &rates,
+                                             .device = DEVICE_OF(&rates, 0),
                                              .flags = i % 3 == 0 ? MS_SIMULATE_ALLOCATOR : 0,
                                              .model_options = state};
             ms_simulation_summary s = {.struct_bytes = sizeof s};

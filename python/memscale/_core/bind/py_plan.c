@@ -78,6 +78,7 @@ PyObject *core_profile_from_units(PyObject *module, PyObject *const *args, Py_ss
 typedef struct asked {
     ms_plan_request request;
     ms_rates rates;
+    ms_device device;
 } asked;
 
 /* (profile, half profile or None, rates as JSON or None, n_multiprocessors, budget_bytes, margin_bytes,
@@ -87,6 +88,7 @@ static int read_request(PyObject *module, PyObject *const *args, asked *out) {
     core_state *state = core_get_state(module);
     ms_plan_request *r = &out->request;
     *out = (asked){.request = {.struct_bytes = sizeof *r}, .rates = {.struct_bytes = sizeof out->rates}};
+    out->device = (ms_device){.struct_bytes = sizeof out->device, .rates = &out->rates};
     int64_t numbers[5];
     uint32_t sets[4];
     for (int i = 0; i < 5; i++) numbers[i] = PyLong_AsLongLong(args[i + 3]);
@@ -104,7 +106,9 @@ static int read_request(PyObject *module, PyObject *const *args, asked *out) {
             (void)core_raise(state, status);
             return -1;
         }
-        r->rates = &out->rates;
+        out->device.n_multiprocessors = numbers[0];
+        out->device.kind = out->rates.capability > 0 ? MS_DEVICE_GPU : MS_DEVICE_HOST;
+        r->device = &out->device;
     }
     if (args[8] != Py_None) {
         char *data;
@@ -118,7 +122,6 @@ static int read_request(PyObject *module, PyObject *const *args, asked *out) {
         }
         r->may_change = (const uint8_t *)data;
     }
-    r->n_multiprocessors = numbers[0];
     r->budget_bytes = numbers[1];
     r->margin_bytes = numbers[2];
     r->host_limit_bytes = numbers[3];

@@ -242,7 +242,8 @@ static PyObject *profile_simulate(PyObject *self, PyObject *args) {
     long long n_multiprocessors, limit;
     unsigned int flags, model_state;
     ms_rates rates = {.struct_bytes = sizeof rates};
-    ms_simulation_request request = {.struct_bytes = sizeof request, .rates = &rates};
+    ms_device device = {.struct_bytes = sizeof device, .rates = &rates};
+    ms_simulation_request request = {.struct_bytes = sizeof request, .device = &device};
     core_state *state = core_state_of_type(Py_TYPE(self));
     if (!PyArg_ParseTuple(args, "Os#LLII:simulate", &actions, &text, &n_text, &n_multiprocessors, &limit, &flags,
                           &model_state))
@@ -250,12 +251,13 @@ static PyObject *profile_simulate(PyObject *self, PyObject *args) {
     if (actions != Py_None && read_array(actions, 4, (const void **)&request.actions, &request.n_actions) < 0)
         return NULL;
     request.profile = ((ProfileObject *)self)->profile;
-    request.n_multiprocessors = n_multiprocessors;
+    device.n_multiprocessors = n_multiprocessors;
     request.limit_bytes = limit;
     request.flags = flags;
     request.model_options = model_state;
     ms_simulation *sim = NULL;
     ms_status status = ms_rates_from_json(text, (size_t)n_text, &rates);
+    device.kind = rates.capability > 0 ? MS_DEVICE_GPU : MS_DEVICE_HOST;
     if (status == MS_OK) {
         Py_BEGIN_ALLOW_THREADS
         status = ms_simulation_create(&request, &sim);
