@@ -83,8 +83,7 @@ def run(asked: Asked, progress: Callable[[str], None] = lambda text: None) -> Fo
         raise MemScaleError(
             f"a budget of {asked.budget:g} GB is more than {device.name} has: {size(device.usable_bytes)}"
         )
-    budget = {} if asked.budget is None else {"memory_budget_gb": asked.budget}
-    config = Config(asked.mode, **budget)
+    config = Config(asked.mode, memory_budget_gb=asked.budget)
     with _estimate.quiet():
         progress(f"making {asked.model}")
         subject = _subjects.find(asked.model, asked.batch, asked.seq)

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from ._attach import touched_modules
+from ._settings import check_available
 from .config import AsyncOffloadConfig, Config
 from .errors import MemScaleError, MemScaleWarning
 from .executor import HANDLE, Executor
@@ -23,23 +24,6 @@ Target = TypeVar("Target")
 
 ASYNC_VARIABLE = "MEMSCALE_ASYNC_OFFLOAD"
 _TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off", ""}
-
-# Fields that ask for an engine which this version does not have, with the values that do not ask for it.
-_NOT_YET: dict[str, tuple[Any, ...]] = {
-    "enable_offloading": (False,),
-    "enable_tiling": (False,),
-    "use_mixed_precision": (False,),
-    "use_8bit_optimizer": (False,),
-    "observability_port": (None,),
-    "verify_correctness": (False,),
-    "async_offload": (False,),
-    "async_config": (None,),
-    "auto_policy": (False,),
-    "step_in_backward": (False,),
-    "offload_dir": (None,),
-    "optimizer_backend": ("memscale", "torch"),
-    "loss_backend": ("memscale", "torch"),
-}
 
 
 def wrap(
@@ -233,10 +217,7 @@ def _settings(config: Any, async_offload: Any, async_config: Any) -> Config:
     changes = {name: value for name, value in changes.items() if value is not None}
     if changes:
         settings = settings.replace(**changes)
-    for field, quiet in _NOT_YET.items():
-        value = getattr(settings, field)
-        if settings.given(field) and value not in quiet:
-            raise MemScaleError(f"{field}={value!r} asks for something that is not in this version; leave {field} out")
+    check_available(settings)
     return settings
 
 

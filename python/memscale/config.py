@@ -1,18 +1,30 @@
 """What a user may set: :class:`Config`, :class:`OptimizationMode` and :class:`AsyncOffloadConfig`.
 
-A mode sets the defaults of the fields that the caller left out; a field given explicitly always wins. Everything is
-checked when a config is made, and a config never changes afterwards.
+Everything about a field is in its declaration here; only what a mode changes is in a table of its own. After a change,
+``python tools/config_docs.py`` writes docs/CONFIG.md.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
 import enum
-import math
 import os
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from ._settings import (
+    BOOLEAN,
+    PATH,
+    Check,
+    Needs,
+    Settings,
+    fields_of,
+    instance,
+    integer,
+    number,
+    one_of,
+    or_none,
+    setting,
+)
 
 __all__ = ["AsyncOffloadConfig", "Config", "OptimizationMode"]
 
@@ -25,230 +37,241 @@ class OptimizationMode(enum.Enum):
     AGGRESSIVE = "aggressive"
 
 
-Check = Callable[[Any], "str | None"]  # what is wrong with a value, or None
+class _Mode(NamedTuple):
+    defaults: Mapping[str, Any]  # of the fields whose default is another one in this mode
+    max_slowdown: float | None
 
 
-def _boolean(value: Any) -> str | None:
-    return None if isinstance(value, bool) else "True or False"
+_MODES = {
+    OptimizationMode.CONSERVATIVE: _Mode({"enable_offloading": False}, max_slowdown=0.15),
+    OptimizationMode.BALANCED: _Mode({}, max_slowdown=0.55),
+    OptimizationMode.AGGRESSIVE: _Mode(
+        {"enable_tiling": True, "use_mixed_precision": True, "use_8bit_optimizer": True}, max_slowdown=None
+    ),
+}
 
 
-def _number(low: float, high: float = math.inf, *, optional: bool, low_open: bool = False) -> Check:
-    text = f"a number {'above' if low_open else 'of at least'} {low:g}" + (
-        f" and at most {high:g}" if high < math.inf else ""
+_ASYNC = "asynchronous offloading"
+
+
+class AsyncOffloadConfig(Settings):
+    """Settings of the asynchronous transfer engine, immutable."""
+
+    pool_gb: float | None = setting(
+        "Size of the pinned host pool in GB; None means as much as the plan needs.",
+        default=None,
+        check=or_none(number(0, low_open=True)),
+        missing=_ASYNC,
     )
-
-    def check(value: Any) -> str | None:
-        if value is None and optional:
-            return None
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            return text + (" or None" if optional else "")
-        inside = low <= value <= high and not (low_open and value == low)
-        return None if inside else text + (" or None" if optional else "")
-
-    return check
+    prefetch_depth: int = setting(
+        "How many transfers run ahead of their use.", default=2, check=integer(1, 64), missing=_ASYNC
+    )
+    debug: bool = setting("Check every transfer.", default=False, check=BOOLEAN, missing=_ASYNC)
 
 
-def _integer(low: int, high: int, *, optional: bool) -> Check:
-    def check(value: Any) -> str | None:
-        if value is None and optional:
-            return None
-        good = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
-        return None if good else f"a whole number from {low} to {high}" + (" or None" if optional else "")
-
-    return check
+def _read_mode(value: OptimizationMode | str) -> Any:
+    """A mode by its name; anything else as it is, for the check to judge."""
+    names = {mode.value: mode for mode in OptimizationMode}
+    return names.get(value.lower(), value) if isinstance(value, str) else value
 
 
-def _path(value: Any) -> str | None:
-    return None if value is None or (isinstance(value, (str, os.PathLike)) and str(value)) else "a path or None"
+_MODE: Check[Any] = Check(
+    "an OptimizationMode or its name: " + ", ".join(mode.name for mode in OptimizationMode),
+    lambda value: isinstance(value, OptimizationMode),
+)
+
+if TYPE_CHECKING:
+
+    class _ModeField:
+        """For type checkers: the attribute is an ``OptimizationMode``, and the constructor takes its name, too."""
+
+        def __get__(self, config: object, owner: type | None = None) -> OptimizationMode: ...
+        def __set__(self, config: object, value: OptimizationMode | str) -> None: ...
+
+else:
+    _ModeField = OptimizationMode
 
 
-def _one_of(*names: str) -> Check:
-    text = "one of " + ", ".join(repr(name) for name in names)
-    return lambda value: None if isinstance(value, str) and value in names else text
+_Outcome = Literal["replan", "raise"]
+_OptimizerBackend = Literal["memscale", "bitsandbytes", "torch"]
+_LossBackend = Literal["memscale", "liger", "torch"]
+
+_SLOWDOWNS = ", ".join(
+    f"{'unbounded' if mode.max_slowdown is None else mode.max_slowdown} in {name.name}" for name, mode in _MODES.items()
+)
 
 
-def _async_config(value: Any) -> str | None:
-    return None if value is None or isinstance(value, AsyncOffloadConfig) else "an AsyncOffloadConfig or None"
-
-
-def _fail(owner: str, field: str, value: Any, allowed: str) -> None:
-    raise ValueError(f"{owner}: {field}={value!r} is not allowed; it must be {allowed}")
-
-
-def _reject_unknown(owner: str, given: Iterable[str], known: Iterable[str]) -> None:
-    names = list(known)
-    for name in given:
-        if name in names:
-            continue
-        close = difflib.get_close_matches(name, names, n=1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
-        raise ValueError(f"{owner}: there is no field {name!r}; {hint}Allowed are: {', '.join(sorted(names))}")
-
-
-@dataclasses.dataclass(frozen=True, init=False)
-class AsyncOffloadConfig:
-    """The asynchronous transfer engine.
-
-    Attributes:
-        pool_gb: size of the pinned pool in GB (1e9 bytes); ``None`` = as much as the plan needs.
-        prefetch_depth: how many transfers run ahead of their use.
-        debug: check every transfer.
-    """
-
-    pool_gb: float | None = None
-    prefetch_depth: int = 2
-    debug: bool = False
-
-    def __init__(self, **fields: Any) -> None:
-        checks: dict[str, Check] = {
-            "pool_gb": _number(0, optional=True, low_open=True),
-            "prefetch_depth": _integer(1, 64, optional=False),
-            "debug": _boolean,
-        }
-        _reject_unknown("AsyncOffloadConfig", fields, checks)
-        for field in dataclasses.fields(self):
-            value = fields.get(field.name, field.default)
-            if allowed := checks[field.name](value):
-                _fail("AsyncOffloadConfig", field.name, value, allowed)
-            object.__setattr__(self, field.name, value)
-
-
-_CHECKS: dict[str, Check] = {
-    "enable_checkpointing": _boolean,
-    "enable_offloading": _boolean,
-    "enable_tiling": _boolean,
-    "use_mixed_precision": _boolean,
-    "use_8bit_optimizer": _boolean,
-    "max_cpu_offload_gb": _number(0, optional=True),
-    "target_gpu_utilization": _number(0, 1, optional=False, low_open=True),
-    "memory_budget_gb": _number(0, optional=True, low_open=True),
-    "max_slowdown": _number(0, 1000, optional=True),
-    "force_optimize": _boolean,
-    "use_static_profiling": _boolean,
-    "use_empirical_fallback": _boolean,
-    "warmup_steps": _integer(1, 1000, optional=False),
-    "enable_logging": _boolean,
-    "log_file": _path,
-    "observability_port": _integer(1, 65535, optional=True),
-    "verify_correctness": _boolean,
-    "async_offload": _boolean,
-    "async_config": _async_config,
-    "auto_policy": _boolean,
-    "step_in_backward": _boolean,
-    "offload_dir": _path,
-    "optimizer_backend": _one_of("memscale", "bitsandbytes", "torch"),
-    "loss_backend": _one_of("memscale", "liger", "torch"),
-}
-
-_MODE_DEFAULTS: dict[OptimizationMode, dict[str, Any]] = {
-    OptimizationMode.CONSERVATIVE: {"enable_offloading": False},
-    OptimizationMode.BALANCED: {},
-    OptimizationMode.AGGRESSIVE: {"enable_tiling": True, "use_mixed_precision": True, "use_8bit_optimizer": True},
-}
-
-_MODE_SLOWDOWN: dict[OptimizationMode, float | None] = {
-    OptimizationMode.CONSERVATIVE: 0.15,
-    OptimizationMode.BALANCED: 0.55,
-    OptimizationMode.AGGRESSIVE: None,
-}
-
-# Pairs that contradict each other when both are given: (field, value is set) needs (other field to be true).
-_NEEDS: list[tuple[str, str]] = [
-    ("async_offload", "enable_offloading"),
-    ("max_cpu_offload_gb", "enable_offloading"),
-    ("offload_dir", "enable_offloading"),
-    ("async_config", "async_offload"),
-    ("log_file", "enable_logging"),
-]
-
-
-@dataclasses.dataclass(frozen=True, init=False, repr=False)
-class Config:
+class Config(Settings):
     """Settings of MemScale, immutable. ``Config()`` is what ``wrap(model)`` uses.
 
-    The mode sets the defaults of the fields left out; a field given always wins. GB means 1e9 bytes. Wrong names,
-    types, values and contradictions raise ``ValueError``. To change a config, make a new one: :meth:`replace` keeps in
-    mind which fields were left out.
+    The mode sets the defaults of the fields left out; a field given always wins. GB means 1e9 bytes. Unknown names,
+    wrong types, values out of range and contradictions raise ``ValueError``. A field that asks for something that is
+    not in this version raises ``MemScaleError`` when the config is used. To change a config, make a new one with
+    :meth:`replace`, which remembers the fields that were left out.
     """
 
-    mode: OptimizationMode = OptimizationMode.BALANCED
-    enable_checkpointing: bool = True
-    enable_offloading: bool = True
-    enable_tiling: bool = False
-    use_mixed_precision: bool = False
-    use_8bit_optimizer: bool = False
-    max_cpu_offload_gb: float | None = None
-    target_gpu_utilization: float = 0.85
-    memory_budget_gb: float | None = None
-    max_slowdown: float | None = None
-    force_optimize: bool = False
-    use_static_profiling: bool = True
-    use_empirical_fallback: bool = True
-    warmup_steps: int = 2
-    enable_logging: bool = True
-    log_file: str | os.PathLike[str] | None = None
-    observability_port: int | None = None
-    verify_correctness: bool = False
-    async_offload: bool = False
-    async_config: AsyncOffloadConfig | None = None
-    auto_policy: bool = False
-    step_in_backward: bool = False
-    offload_dir: str | os.PathLike[str] | None = None
-    optimizer_backend: str = "memscale"
-    loss_backend: str = "memscale"
+    mode: _ModeField = setting(
+        "How far MemScale may go: CONSERVATIVE may only recompute, BALANCED may also offload, AGGRESSIVE may use "
+        "everything.",
+        default=OptimizationMode.BALANCED,
+        check=_MODE,
+        kw_only=False,
+        convert=_read_mode,
+    )
+    enable_checkpointing: bool = setting(
+        "Recompute layers in the backward pass instead of keeping their activations.", default=True, check=BOOLEAN
+    )
+    enable_offloading: bool = setting(
+        "Move activations and optimizer state to host memory.", default=True, check=BOOLEAN, missing="offloading"
+    )
+    enable_tiling: bool = setting(
+        "Compute attention, MLP and loss head in tiles.", default=False, check=BOOLEAN, missing="tiling"
+    )
+    use_mixed_precision: bool = setting(
+        "Compute in bf16, or in fp16 with loss scaling on a GPU without bf16; a GPU that has neither computes as "
+        "before.",
+        default=False,
+        check=BOOLEAN,
+        missing="16-bit compute",
+    )
+    use_8bit_optimizer: bool = setting(
+        "Keep Adam's moments in 8 bits.", default=False, check=BOOLEAN, missing="8-bit optimizer state"
+    )
+    max_cpu_offload_gb: float | None = setting(
+        "Most host memory that a plan may use, in GB; None means what is available (within the container's limit) less "
+        "a reserve.",
+        default=None,
+        check=or_none(number(0)),
+        needs="enable_offloading",
+    )
+    target_gpu_utilization: float = setting(
+        "Fraction of the GPU's memory that a plan may use.", default=0.85, check=number(0, 1, low_open=True)
+    )
+    memory_budget_gb: float | None = setting(
+        "Memory budget in GB, instead of the fraction; torch's allocator is capped at it.",
+        default=None,
+        check=or_none(number(0, low_open=True)),
+    )
+    max_slowdown: float | None = setting(
+        "Extra step time that may be spent on saving memory, as a fraction of the plain step; "
+        f"None means {_SLOWDOWNS}.",
+        default=None,
+        check=or_none(number(0, 1000)),
+    )
+    force_optimize: bool = setting(
+        "Optimize even where the step needs so little memory that MemScale would do nothing.",
+        default=False,
+        check=BOOLEAN,
+    )
+    on_oom: _Outcome = setting(
+        "After a step that ran out of memory: 'replan' makes a leaner plan from the next forward on, 'raise' only "
+        "adds a report to the error.",
+        default="replan",
+        check=one_of(_Outcome),
+        missing="handling of out-of-memory errors",
+        harmless=(),
+    )
+    use_static_profiling: bool = setting(
+        "Analyse the step in a throw-away process before it runs.",
+        default=True,
+        check=BOOLEAN,
+        needs=Needs("use_empirical_fallback", when=False, because="the model could not be profiled at all"),
+    )
+    use_empirical_fallback: bool = setting(
+        "Where the step cannot be analysed (or use_static_profiling is off), watch your own first steps; without it, "
+        "a step that cannot be analysed is an error.",
+        default=True,
+        check=BOOLEAN,
+    )
+    warmup_steps: int = setting(
+        "How many of your first steps are watched where the step cannot be analysed.",
+        default=1,
+        check=integer(1, 1000),
+        missing="watching more than one step",
+        harmless=(1,),
+    )
+    enable_logging: bool = setting(
+        "Log hardware, plan and changes of the plan at level info on the logger 'memscale'; to standard output, if "
+        "neither that logger nor the root logger has a handler.",
+        default=True,
+        check=BOOLEAN,
+    )
+    log_file: str | os.PathLike[str] | None = setting(
+        "A file that the log is also written to.", default=None, check=or_none(PATH), needs="enable_logging"
+    )
+    observability_port: int | None = setting(
+        "Serve Prometheus metrics on this port of 127.0.0.1.",
+        default=None,
+        check=or_none(integer(1, 65535)),
+        missing="Prometheus metrics",
+    )
+    verify_correctness: bool = setting(
+        "Compare loss and gradients with those of an unwrapped step, and report how far apart they are.",
+        default=False,
+        check=BOOLEAN,
+        missing="a comparison with an unwrapped step",
+    )
+    async_offload: bool = setting(
+        "Transfer with the asynchronous engine.",
+        default=False,
+        check=BOOLEAN,
+        needs="enable_offloading",
+        missing=_ASYNC,
+    )
+    async_config: AsyncOffloadConfig | None = setting(
+        "Settings of the asynchronous engine; None means AsyncOffloadConfig().",
+        default=None,
+        check=or_none(instance(AsyncOffloadConfig)),
+        needs="async_offload",
+        missing=_ASYNC,
+    )
+    auto_policy: bool = setting(
+        "Let a small trained model choose mode and techniques before the plan is made.",
+        default=False,
+        check=BOOLEAN,
+        missing="the learned policy",
+    )
+    step_in_backward: bool = setting(
+        "Update each parameter as soon as its gradient is complete; you promise one backward pass per step and no "
+        "gradient clipping.",
+        default=False,
+        check=BOOLEAN,
+        missing="updates during the backward pass",
+    )
+    offload_dir: str | os.PathLike[str] | None = setting(
+        "A folder to offload to when host memory is full; None means that nothing goes to disk.",
+        default=None,
+        check=or_none(PATH),
+        needs="enable_offloading",
+        missing="offloading to disk",
+    )
+    optimizer_backend: _OptimizerBackend = setting(
+        "Whose kernels update the parameters, where they are installed.",
+        default="memscale",
+        check=one_of(_OptimizerBackend),
+        missing="a third-party optimizer",
+        harmless=("memscale", "torch"),
+    )
+    loss_backend: _LossBackend = setting(
+        "Whose kernels compute the loss head, where they are installed.",
+        default="memscale",
+        check=one_of(_LossBackend),
+        missing="a third-party loss",
+        harmless=("memscale", "torch"),
+    )
 
-    def __init__(self, mode: OptimizationMode | str = OptimizationMode.BALANCED, **fields: Any) -> None:
-        _reject_unknown("Config", fields, ["mode", *_CHECKS])
-        resolved = _read_mode(mode)
-        object.__setattr__(self, "mode", resolved)
-        object.__setattr__(self, "_given", frozenset(fields))
-        defaults = {field.name: field.default for field in dataclasses.fields(self)}
-        values = {**defaults, **_MODE_DEFAULTS[resolved], **fields}
-        for name, check in _CHECKS.items():
-            if allowed := check(values[name]):
-                _fail("Config", name, values[name], allowed)
-            object.__setattr__(self, name, values[name])
-        self._check_contradictions()
+    @classmethod
+    def _mode_defaults(cls, field: str) -> dict[str, Any]:
+        return {name.name: mode.defaults[field] for name, mode in _MODES.items() if field in mode.defaults}
 
-    def _check_contradictions(self) -> None:
-        for field, needed in _NEEDS:
-            if not self.given(field) or not getattr(self, field) or getattr(self, needed):
-                continue
-            origin = "" if self.given(needed) else f" (the default of mode {self.mode.name})"
-            raise ValueError(
-                f"Config: {field}={getattr(self, field)!r} contradicts {needed}=False{origin}; "
-                f"set {needed}=True or leave {field} out"
-            )
-        if not self.use_static_profiling and not self.use_empirical_fallback:
-            raise ValueError(
-                "Config: use_static_profiling=False contradicts use_empirical_fallback=False: "
-                "the model could not be profiled at all; leave one of them True"
-            )
-
-    def given(self, field: str) -> bool:
-        """Was this field set by the caller, rather than by a default?"""
-        return field in self._given  # type: ignore[attr-defined]
-
-    def replace(self, **fields: Any) -> Config:
-        """A copy with some fields changed. Fields that were left out stay so, and follow a new mode."""
-        kept = {name: getattr(self, name) for name in self._given}  # type: ignore[attr-defined]
-        return Config(**{"mode": self.mode, **kept, **fields})
+    def _mode_name(self) -> str:
+        return self.mode.name  # the first field, so it is set before the other defaults are looked up
 
     @property
     def slowdown_limit(self) -> float | None:
         """The extra step time that a plan may cost, as a fraction; ``None`` is unbounded."""
-        return self.max_slowdown if self.max_slowdown is not None else _MODE_SLOWDOWN[self.mode]
+        return self.max_slowdown if self.max_slowdown is not None else _MODES[self.mode].max_slowdown
 
     def __repr__(self) -> str:
-        given = "".join(f", {name}={getattr(self, name)!r}" for name in _CHECKS if self.given(name))
-        return f"Config({self.mode.name}{given})"
-
-
-def _read_mode(mode: Any) -> OptimizationMode:
-    if isinstance(mode, OptimizationMode):
-        return mode
-    names = {member.value: member for member in OptimizationMode}
-    if isinstance(mode, str) and mode.lower() in names:
-        return names[mode.lower()]
-    allowed = ", ".join(member.name for member in OptimizationMode)
-    raise ValueError(f"Config: mode={mode!r} is not allowed; it must be an OptimizationMode: {allowed}")
+        given = [field.name for field in fields_of(self) if field.name != "mode" and self.given(field.name)]
+        return f"Config({self.mode.name}{''.join(f', {name}={getattr(self, name)!r}' for name in given)})"

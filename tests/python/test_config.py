@@ -1,14 +1,27 @@
 """Config: every field, its defaults by mode, and every way to get it wrong."""
 
+import ast
 import copy
 import dataclasses
+import importlib.util
+import inspect
+import os
 import pickle
+import re
+import subprocess
+import sys
+import typing
+from pathlib import Path
 
 import pytest
 
 import memscale
 import zoo
 from memscale import AsyncOffloadConfig, Config, OptimizationMode
+from memscale._settings import BOOLEAN, Settings, field_docs, number, setting
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = Path(memscale.__file__).parent
 
 DEFAULTS = {
     "mode": OptimizationMode.BALANCED,
@@ -22,9 +35,10 @@ DEFAULTS = {
     "memory_budget_gb": None,
     "max_slowdown": None,
     "force_optimize": False,
+    "on_oom": "replan",
     "use_static_profiling": True,
     "use_empirical_fallback": True,
-    "warmup_steps": 2,
+    "warmup_steps": 1,
     "enable_logging": True,
     "log_file": None,
     "observability_port": None,
@@ -92,6 +106,7 @@ BAD = [
     ("memory_budget_gb", 0), ("memory_budget_gb", -1), ("memory_budget_gb", float("inf")), ("memory_budget_gb", "4GB"),
     ("max_cpu_offload_gb", -0.1), ("max_slowdown", -0.1), ("max_slowdown", float("nan")),
     ("warmup_steps", 0), ("warmup_steps", 1.5), ("warmup_steps", True), ("warmup_steps", None),
+    ("on_oom", "retry"), ("on_oom", None),
     ("log_file", 3), ("log_file", ""), ("observability_port", 0), ("observability_port", 70000),
     ("async_config", {}), ("optimizer_backend", "adam"), ("optimizer_backend", None), ("loss_backend", "triton"),
 ]  # fmt: skip
@@ -141,15 +156,41 @@ NOT_YET = [
     {"enable_offloading": True}, {"enable_tiling": True}, {"use_mixed_precision": True}, {"use_8bit_optimizer": True},
     {"observability_port": 9000}, {"verify_correctness": True}, {"async_offload": True}, {"auto_policy": True},
     {"step_in_backward": True}, {"offload_dir": "x"}, {"optimizer_backend": "bitsandbytes"}, {"loss_backend": "liger"},
+    {"on_oom": "raise"}, {"on_oom": "replan"}, {"warmup_steps": 2},
+    {"async_config": AsyncOffloadConfig(), "async_offload": True},
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("fields", NOT_YET, ids=lambda f: next(iter(f)))
+def asked(fields):
+    return "-".join(f"{name}={value}" for name, value in fields.items())
+
+
+@pytest.mark.parametrize("fields", NOT_YET, ids=asked)
 def test_asking_for_what_is_not_there_yet(fields):
     config, model = Config(enable_logging=False, **fields), zoo.make("mlp")
-    with pytest.raises(memscale.MemScaleError, match=f"{next(iter(fields))}.*not in this version"):
+    names = "|".join(fields)
+    with pytest.raises(memscale.MemScaleError, match=f"({names})=.* asks for .*, which is not in this version; leave"):
         memscale.wrap(model, config)
     assert not hasattr(model, "_memscale_executor")
+
+
+def test_every_field_that_is_not_there_yet_is_tested():
+    missing = {doc.name for doc in field_docs(Config) if doc.available.startswith(("no", "only"))}
+    assert missing == {name for fields in NOT_YET for name in fields} | {"max_cpu_offload_gb"}  # accepted, no effect
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"enable_offloading": False}, {"enable_tiling": False}, {"use_mixed_precision": False}, {"warmup_steps": 1},
+        {"observability_port": None}, {"async_offload": False}, {"async_config": None}, {"offload_dir": None},
+        {"optimizer_backend": "memscale"}, {"optimizer_backend": "torch"}, {"loss_backend": "torch"},
+        {"max_cpu_offload_gb": 1},
+    ],
+    ids=asked,
+)  # fmt: skip
+def test_values_that_ask_for_nothing_missing(fields, no_warnings):
+    memscale.detach(memscale.wrap(zoo.make("mlp"), Config(enable_logging=False, **fields)))
 
 
 @pytest.mark.parametrize("mode", ["conservative", "balanced", "aggressive"])
@@ -174,3 +215,163 @@ def test_environment_variable_that_means_nothing(monkeypatch):
     monkeypatch.setenv("MEMSCALE_ASYNC_OFFLOAD", "maybe")
     with pytest.raises(ValueError, match="MEMSCALE_ASYNC_OFFLOAD='maybe'"):
         memscale.wrap(zoo.make("mlp"))
+
+
+# Every field is known to tools and people
+
+
+@pytest.mark.parametrize("settings", [Config, AsyncOffloadConfig])
+def test_the_constructor_has_a_typed_signature(settings):
+    parameters, hints = inspect.signature(settings).parameters, typing.get_type_hints(settings)
+    defaults = {field.name: field.default for field in dataclasses.fields(settings)}
+    assert {name: parameter.default for name, parameter in parameters.items()} == defaults
+    assert list(hints) == list(parameters) == list(defaults)
+    for name, parameter in parameters.items():
+        assert parameter.annotation == (OptimizationMode | str if name == "mode" else hints[name])
+        assert (parameter.kind is parameter.KEYWORD_ONLY) == (name != "mode")
+
+
+def test_only_the_mode_is_positional():
+    with pytest.raises(TypeError, match="too many positional"):
+        Config("aggressive", False)
+    with pytest.raises(TypeError, match="multiple values"):
+        Config("aggressive", mode="balanced")
+    assert Config("aggressive").given("mode")
+    assert not Config().given("mode")
+
+
+@pytest.mark.parametrize("settings", [Config, AsyncOffloadConfig])
+def test_help_shows_every_field(settings):
+    text = " ".join(settings.__doc__.split())
+    for doc in field_docs(settings):
+        assert f"{doc.name}: {doc.meaning} Default: {doc.default}. Allowed: {doc.allowed}." in text
+        assert doc.meaning.endswith(".")
+    assert ("In this version: only 1." in text) == (settings is Config)
+
+
+def test_documented_defaults_are_those_of_the_modes():
+    docs = {doc.name: doc for doc in field_docs(Config)}
+    assert docs["enable_offloading"].default == "True, but False in CONSERVATIVE"
+    assert docs["use_8bit_optimizer"].default == "False, but True in AGGRESSIVE"
+    assert "0.15 in CONSERVATIVE, 0.55 in BALANCED, unbounded in AGGRESSIVE" in docs["max_slowdown"].meaning
+
+
+def test_the_page_of_all_fields_is_current():
+    tool = ROOT / "tools" / "config_docs.py"
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
+    result = subprocess.run(
+        [sys.executable, str(tool), "--check"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_an_outdated_page_is_noticed(tmp_path, monkeypatch, capsys):
+    spec = importlib.util.spec_from_file_location("config_docs", ROOT / "tools" / "config_docs.py")
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    monkeypatch.setattr(tool, "PAGE", tmp_path / "CONFIG.md")
+    monkeypatch.setattr(sys, "argv", ["config_docs.py", "--check"])
+    assert tool.main() == 1
+    assert "out of date" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "argv", ["config_docs.py"])
+    assert tool.main() == 0
+    assert (tmp_path / "CONFIG.md").read_text() == (ROOT / "docs" / "CONFIG.md").read_text()
+
+
+TYPED = """
+from memscale import AsyncOffloadConfig, Config, OptimizationMode
+Config(memory_budget_gb=6)
+Config("aggressive", log_file="x", on_oom="raise", async_config=AsyncOffloadConfig(pool_gb=1))
+Config(OptimizationMode.BALANCED, max_slowdown=None).replace(mode="aggressive").mode.name
+Config(memory_budget=6)                 # call-arg
+Config(memory_budget_gb="6")            # arg-type
+Config(3)                               # arg-type
+Config(on_oom="retry")                  # arg-type
+Config("balanced", True)                # call-arg
+Config().memory_budget_gb = 6           # misc
+AsyncOffloadConfig(pool=1)              # call-arg
+"""
+
+
+def test_type_checkers_know_the_fields(tmp_path):
+    pytest.importorskip("mypy", reason="mypy is not installed (requirements-check.txt)")
+    snippet = tmp_path / "snippet.py"
+    snippet.write_text(TYPED)
+    result = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), str(snippet)],
+        cwd=ROOT, env={**os.environ, "MYPYPATH": str(ROOT / "python")}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    found = re.findall(r"snippet\.py:(\d+): error: .*\[([a-z-]+)\]", result.stdout)
+    lines = enumerate(TYPED.splitlines(), 1)
+    expected = [(str(number), line.split("# ")[1]) for number, line in lines if "# " in line]
+    assert found == expected, result.stdout + result.stderr
+
+
+# Every field is read
+
+
+def config_reads(tree):
+    """Names that code reads from something called a config or settings, or asks for by ``given("name")``."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+            owner = node.value.attr if isinstance(node.value, ast.Attribute) else getattr(node.value, "id", "")
+            if owner.lstrip("_") in ("config", "settings"):
+                yield node.attr
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "given":
+            yield from (argument.value for argument in node.args if isinstance(argument, ast.Constant))
+
+
+def properties_of(settings):
+    """The names that each property of a class reads."""
+    members = inspect.getmembers(settings, lambda member: isinstance(member, property))
+    return {name: set(member.fget.__code__.co_names) for name, member in members}
+
+
+def unread_fields(settings, folder=PACKAGE):
+    """Fields that this version claims to have and that no module of the package reads."""
+    sources = [path for path in folder.rglob("*.py") if path not in (folder / "config.py", folder / "_settings.py")]
+    read = {name for path in sources for name in config_reads(ast.parse(path.read_text()))}
+    for name, fields in properties_of(settings).items():
+        read |= fields if name in read else set()
+    available = {doc.name for doc in field_docs(settings) if doc.available == "yes"}
+    return available - read
+
+
+@pytest.mark.parametrize("settings", [Config, AsyncOffloadConfig])
+def test_every_field_is_read(settings):
+    assert unread_fields(settings) == set()
+
+
+def test_an_unread_field_is_noticed():
+    class Planted(Config):
+        """A config with fields that nothing reads."""
+
+        ignored: bool = setting("Read by nothing.", default=False, check=BOOLEAN)
+        promised: bool = setting("Read by nothing yet.", default=False, check=BOOLEAN, missing="an engine")
+
+    assert unread_fields(Planted) == {"ignored"}
+
+
+def test_reads_are_recognized():
+    code = """
+    config.a; self.config.b; self._config.c; settings.d; executor.config.e; settings.given("f")
+    config.written = 1; other.g; "config.h"; config
+    """
+    tree = ast.parse(inspect.cleandoc(code))
+    assert set(config_reads(tree)) == {"a", "b", "c", "d", "e", "f", "given"}
+
+
+def test_a_new_field_is_one_declaration():
+    class Extended(Settings):
+        """Settings with one more field."""
+
+        share: float = setting("A share of something.", default=0.5, check=number(0, 1))
+
+    assert (Extended().share, Extended(share=1).share) == (0.5, 1)
+    assert (
+        "share: A share of something. Default: 0.5. Allowed: a number of at least 0 and at most 1." in Extended.__doc__
+    )
+    with pytest.raises(ValueError, match="Extended: share=2 is not allowed; it must be a number of at least 0"):
+        Extended(share=2)
+    with pytest.raises(ValueError, match="did you mean 'share'"):
+        Extended(shares=1)
