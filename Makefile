@@ -2,7 +2,7 @@
 #
 #   make demo        train a small GPT-2 plain and wrapped, and compare
 #   make test        C tests (plain, and with sanitizers) and Python tests
-#   make test-long   what takes longer: fuzzing, large matrices, other compilers and sanitizers
+#   make test-long   what takes longer: large matrices, other processors, compilers and sanitizers, fuzzing
 #   make test-gpu    what needs a GPU: equality and detach bit for bit, kernels under compute-sanitizer, the benchmark
 #   make check       formatting, linters, types, include law, exported symbols, header
 #   make format      format all code
@@ -13,9 +13,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 CMAKE := $(BIN)/cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DMEMSCALE_PYTHON=OFF
-CTEST := $(BIN)/ctest --output-on-failure
+CORES := $(shell getconf _NPROCESSORS_ONLN)
+CTEST := $(BIN)/ctest --output-on-failure -j $(CORES)
+PYTEST := $(BIN)/python -m pytest -n $(CORES) --dist worksteal --durations=20
 SOURCES := $(shell find include src python CMakeLists.txt pyproject.toml -type f -not -name '*.pyc' 2>/dev/null)
-FUZZ_SECONDS ?= 60
+FUZZ_SECONDS ?= 10
 MAKEFLAGS += --no-print-directory
 
 .PHONY: help setup demo test test-c test-asan test-python test-long test-gpu check format wheel clean
@@ -48,11 +50,10 @@ test-asan: setup
 	@sh tools/with_sanitizer.sh address,undefined build/asan '$(CMAKE)' '$(CTEST)'
 
 test-python: setup
-	@$(BIN)/python -m pytest -m "not long and not gpu" $(PYTEST_ARGS)
+	@$(PYTEST) -m "not long and not gpu" $(PYTEST_ARGS)
 
 test-long: setup test
-	@$(BIN)/python -m pytest -m "long and not gpu" $(PYTEST_ARGS)
-	@sh tools/test_long.sh $(FUZZ_SECONDS) '$(CMAKE)' '$(CTEST)'
+	@sh tools/test_long.sh $(FUZZ_SECONDS) '$(CMAKE)' '$(CTEST)' '$(PYTEST) $(PYTEST_ARGS)'
 
 test-gpu: setup
 	@PATH='$(CURDIR)/$(BIN)':"$$PATH" sh tools/test_gpu.sh

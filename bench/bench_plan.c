@@ -1,6 +1,6 @@
-/* plan.c - how long plans take, and how much memory: the search alone, and whole requests.
+/* bench_plan.c - how long plans take, and how much memory: the search alone, and whole requests.
  *
- *   plan     built with the C tests (build/c/tests/bench_plan)
+ *   bench_plan     built with the C tests (build/tests/bench_plan)
  *
  * The bars, in one thread and with every action allowed: 96 equal units within 5 ms, 200 different ones within 100 ms,
  * 1,000 within 2 s; at most 64 MB. Times are medians of CPU time. Each case has a process of its own, whose peak of
@@ -41,7 +41,7 @@ static const way ways[] = {{"recompute", RECOMPUTE, 0, false},
                            {"selective, recompute", SELECTIVE, 0, false},
                            {"every action", EVERYTHING, 0, false},
                            {"every action, little host memory", EVERYTHING, 0, true},
-                           {"every action and state", EVERYTHING, MS_MODEL_ALL, false}};
+                           {"every action and model option", EVERYTHING, MS_MODEL_ALL, false}};
 
 static void die(const char *what) {
     fprintf(stderr, "plan: %s: %s\n", what, ms_error_message());
@@ -137,25 +137,27 @@ static void make_chain(ms__chain *chain, int32_t n, bool different, const way *w
 /* ---- The search ---- */
 
 /* The fastest within half of what everything kept takes. */
-static void search_fastest(ms__chain *chain) {
+static void search_fastest(const ms__chain *chain) {
     uint8_t choices[MAX_UNITS] = {0};
     ms__arena arena = {0};
     ms__search *search = NULL;
-    ms__chain_set_ticks(chain, false);
-    int64_t limit = ms__chain_play(chain, choices).peak_bytes / 2;
-    if (ms__search_new(&arena, chain, chain->max_ticks, &search) != MS_OK) die("no search");
-    if (ms__search_fastest(search, limit, chain->max_ticks, choices) == MS__NO_TICKS) die("nothing fits");
+    ms__grid grid;
+    if (ms__grid_make(&arena, chain, MS__GRID_FINE, &grid) != MS_OK) die("no grid");
+    int64_t limit = ms__chain_play(chain, &grid, choices).peak_bytes / 2;
+    if (ms__search_new(&arena, chain, &grid, grid.max_ticks, &search) != MS_OK) die("no search");
+    if (ms__search_fastest(search, limit, grid.max_ticks, choices) == MS__NO_TICKS) die("nothing fits");
     ms__arena_free(&arena);
 }
 
 /* The leanest with a step that takes 15 % longer. */
-static void search_leanest(ms__chain *chain) {
+static void search_leanest(const ms__chain *chain) {
     uint8_t choices[MAX_UNITS];
     ms__arena arena = {0};
     ms__search *search = NULL;
-    ms__chain_set_ticks(chain, false);
-    int64_t ticks = chain->base_ns * 15 / 100 / chain->tick_ns;
-    if (ms__search_new(&arena, chain, ticks, &search) != MS_OK) die("no search");
+    ms__grid grid;
+    if (ms__grid_make(&arena, chain, MS__GRID_FINE, &grid) != MS_OK) die("no grid");
+    int64_t ticks = chain->base_ns * 15 / 100 / grid.tick_ns;
+    if (ms__search_new(&arena, chain, &grid, ticks, &search) != MS_OK) die("no search");
     if (ms__search_leanest(search, ticks, choices) == MS__NO_TICKS) die("there is no plan");
     ms__arena_free(&arena);
 }
@@ -221,9 +223,9 @@ static void record(recorder *r, int64_t n, bool different, bool recomputed) {
     for (int64_t u = n - 1; u >= 0; u--) {
         say(r, MS_TRACE_UNIT, u, 0);
         if (recomputed) {
-            say(r, MS_TRACE_REPEAT, u, 0);
+            say(r, MS_TRACE_RECOMPUTE, u, 0);
             run(r, sizes[u], saved[u]);
-            say(r, MS_TRACE_REPEAT, -1, 0);
+            say(r, MS_TRACE_RECOMPUTE, -1, 0);
         }
         for (int i = 0; i < 2 * N_SAVED; i++) say(r, MS_TRACE_OP, i % 3, 0);
         (void)take(r, MS_CATEGORY_GRADIENT, 8 * MB);
@@ -266,7 +268,7 @@ static ms_profile *make_profile(int64_t n, bool different) {
                                   .unit_names = names,
                                   .unit_param_bytes = params,
                                   .n_units = n,
-                                  .kept = &traces[0],
+                                  .plain = &traces[0],
                                   .recomputed = &traces[1]};
     ms_profile *profile = NULL;
     if (ms_profile_from_traces(&request, &profile) != MS_OK) die("the profile cannot be made");

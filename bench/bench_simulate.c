@@ -77,9 +77,9 @@ static void record(recorder *r, int recomputed) {
     for (int64_t u = N_UNITS - 1; u >= 0; u--) {
         say(r, MS_TRACE_UNIT, u, 0);
         if (recomputed) {
-            say(r, MS_TRACE_REPEAT, u, 0);
+            say(r, MS_TRACE_RECOMPUTE, u, 0);
             run(r, FORWARD_OPS, saved[u]);
-            say(r, MS_TRACE_REPEAT, -1, 0);
+            say(r, MS_TRACE_RECOMPUTE, -1, 0);
         }
         run(r, BACKWARD_OPS, NULL);
         for (int64_t i = 0; i < 12; i++) (void)take(r, MS_CATEGORY_GRADIENT, (1 + i) << 18);
@@ -121,7 +121,7 @@ static ms_profile *made_up(void) {
                                   .unit_names = names,
                                   .unit_param_bytes = sizes,
                                   .n_units = N_UNITS,
-                                  .kept = &traces[0],
+                                  .plain = &traces[0],
                                   .recomputed = &traces[1]};
     ms_profile *profile = NULL;
     if (ms_profile_from_traces(&request, &profile) != MS_OK) die("the profile cannot be made");

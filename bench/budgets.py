@@ -28,7 +28,7 @@ import torch
 import transformers
 
 import memscale
-from memscale import _models
+from memscale._cli import model_registry as _models
 
 transformers.logging.set_verbosity_error()
 

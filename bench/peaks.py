@@ -26,7 +26,7 @@ import torch
 import transformers
 
 import memscale
-from memscale import _models
+from memscale._cli import model_registry as _models
 from memscale.plans import Plan
 
 # name, batches (the second is used for no tuning), length
@@ -72,7 +72,9 @@ def forget() -> None:
 def predict(model: Any, batch: dict[str, torch.Tensor], precision: str) -> memscale.Profile:
     """The profile of a step, before anything runs."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, foreach=True)
-    return memscale.profile(model, batch, optimizer, precision="bf16" if precision == "bf16 autocast" else None)
+    return memscale.profile(
+        model, batch, optimizer=optimizer, precision="bf16" if precision == "bf16 autocast" else None
+    )
 
 
 def measure_row(model: Any, batch: dict[str, torch.Tensor], precision: str, kind: str) -> dict[str, int]:

@@ -75,7 +75,7 @@ class Run:
         self.losses: list[float] = []
         self.times: list[float] = []
         if wrapped:
-            # Small models fit, and MemScale then does nothing. Here it is told to optimize all the same.
+            # A small model fits, and MemScale would do nothing. Here it is told to optimize anyway.
             memscale.wrap(self.model, memscale.Config(force_optimize=True))
         torch.manual_seed(1)
 
@@ -94,12 +94,12 @@ class Run:
             self.step(batch)
             bar.set_postfix(loss=f"{self.losses[-1]:.3f}")
 
-    def finish(self) -> memscale.plan.Plan | None:
-        executor = getattr(self.model, "_memscale_executor", None)
-        plan = executor.plan if executor else None
-        if executor:
-            memscale.detach(self.model)
-        return plan
+    def finish(self) -> memscale.Plan | None:
+        executor = memscale.executor_of(self.model)
+        if executor is None:
+            return None
+        memscale.detach(self.model)
+        return executor.plan
 
 
 def peak_of_allocations(events: list[tuple[int, int]]) -> int:
@@ -158,7 +158,7 @@ def main() -> dict[str, float]:
     wrapped = Run("wrapped", True, arguments.layers)
     wrapped.train(data)
     plan = wrapped.finish()
-    logging.getLogger("memscale").setLevel(logging.ERROR)  # the runs below repeat what was said above
+    logging.getLogger("memscale").setLevel(logging.ERROR)  # the runs below would log the same again
     print("measuring peak memory ...", flush=True)
     peaks = [measure_peak(w, arguments.layers, data[:3]) for w in (False, True)]
 

@@ -37,7 +37,7 @@ def main() -> float:
     model = Model().to(device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
-    # A budget makes MemScale act on this small model, too: the fastest plan within 0.006 GB.
+    # A budget makes MemScale act on this small model: the fastest plan within 0.006 GB.
     memscale.wrap(model, memscale.Config(memory_budget_gb=0.006))
 
     for step in range(30):
@@ -49,7 +49,7 @@ def main() -> float:
         if step % 10 == 9:
             print(f"step {step + 1}: loss {loss.item():.4f}")
 
-    print(model._memscale_executor.plan)
+    print(memscale.executor_of(model).plan)
     memscale.detach(model)  # everything is as it was
     return loss.item()
 

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Static checks. A tool that is not installed is skipped by name; .ci/run installs them all.
+# Static checks. A tool that is not installed is skipped by name; with MEMSCALE_REQUIRE_TOOLS=1, as in .ci/run which
+# installs them all, that is a failure.
 set -u
 failed=0
 
@@ -7,7 +8,12 @@ step() { # step NAME TOOL COMMAND...
     name=$1 tool=$2
     shift 2
     if ! command -v "$tool" >/dev/null 2>&1; then
-        echo "skipped: $name ($tool is not installed)"
+        if [ "${MEMSCALE_REQUIRE_TOOLS:-0}" = 1 ]; then
+            echo "FAILED: $name ($tool is not installed)"
+            failed=1
+        else
+            echo "skipped: $name ($tool is not installed)"
+        fi
         return
     fi
     if "$@" > build/check.log 2>&1; then
@@ -27,8 +33,11 @@ tidy() {
 }
 
 header_alone() {
-    for compiler in "cc -std=c11 -x c" "c++ -std=c++11 -x c++"; do
-        echo '#include <memscale/memscale.h>' | $compiler -Iinclude -Wall -Wextra -Wpedantic -Werror -fsyntax-only - || return 1
+    for compiler in "cc -std=c11 -x c" "c++ -std=c++11 -x c++" "c++ -std=c++17 -x c++"; do
+        for part in "" -DMS_EXPERIMENTAL; do
+            echo '#include <memscale/memscale.h>' |
+                $compiler $part -Iinclude -Wall -Wextra -Wpedantic -Werror -fsyntax-only - || return 1
+        done
     done
 }
 
@@ -49,14 +58,15 @@ stable_abi() {
 
 mkdir -p build
 step "include law" python python tools/check_includes.py
-step "size and silence of the core" python python tools/check_source.py
+step "import law" python python tools/check_imports.py
+step "silence and documentation of the core" python python tools/check_source.py
 step "public header as C and C++" c++ header_alone
 step "exported symbols and libraries" nm exports
 step "stable ABI of Python 3.10" abi3audit stable_abi
 step "build with clang, warnings as errors" clang build_clang
 step "clang-format" clang-format format_c
 step "clang-tidy" clang-tidy tidy
-step "cppcheck" cppcheck cppcheck --quiet --std=c11 --error-exitcode=1 --enable=warning,portability,performance --inline-suppr -Iinclude src
+step "cppcheck" cppcheck cppcheck --quiet --std=c11 --error-exitcode=1 --enable=warning,portability,performance --inline-suppr -DMS_EXPERIMENTAL -Iinclude src
 step "ruff check" ruff ruff check .
 step "ruff format" ruff ruff format --check .
 step "mypy" mypy mypy

@@ -1,8 +1,9 @@
 """Exported symbols and needed libraries of the built binaries: check_exports.py BUILD_FOLDER
 
-libmemscale exports exactly what memscale.h declares and src/memscale.map lists, under the version of that list; the
-extension exports its init function alone and takes nothing from Python but what tools/stable_abi_3_10.txt names;
-neither links against torch or CUDA.
+libmemscale exports exactly what memscale.h declares and src/memscale.map lists, each part of the header under its own
+versions (MEMSCALE_EXPERIMENTAL for what needs MS_EXPERIMENTAL, MEMSCALE_x.y for the rest); the extension exports its
+init function alone and takes nothing from Python but what tools/stable_abi_3_10.txt names; neither links against torch
+or CUDA.
 """
 
 import re
@@ -12,6 +13,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 HEADER, MAP, STABLE = "include/memscale/memscale.h", "src/memscale.map", "tools/stable_abi_3_10.txt"
+PROTOTYPE = re.compile(r"^(?:MS_NODISCARD )?MS_API .*?(\w+)\(")
+EXPERIMENTAL = "MEMSCALE_EXPERIMENTAL"
 ALLOWED_LIBRARIES = re.compile(r"^(libc|libm|libpthread|libdl|ld-linux.*|libgcc_s)\.so")
 
 
@@ -34,6 +37,19 @@ def listed_symbols() -> set[str]:
     return {f"{name}@@{version}" for version, names in nodes for name in re.findall(r"(\w+);", names)}
 
 
+def declared_functions() -> dict[str, bool]:
+    """The functions of the public header: does each need MS_EXPERIMENTAL?"""
+    functions, conditions = {}, []
+    for line in (ROOT / HEADER).read_text().splitlines():
+        if re.match(r"#\s*if", line):
+            conditions.append(line.split()[-1])
+        elif re.match(r"#\s*endif", line):
+            conditions.pop()
+        elif match := PROTOTYPE.match(line):
+            functions[match.group(1)] = "MS_EXPERIMENTAL" in conditions
+    return functions
+
+
 def stable_symbols() -> set[str]:
     """Names of the stable ABI that may be used; a name that is newer than Python 3.10 does not count."""
     rows = [line.split() for line in (ROOT / STABLE).read_text().splitlines() if not line.startswith("#")]
@@ -41,12 +57,13 @@ def stable_symbols() -> set[str]:
 
 
 def check_library(path: Path) -> list[str]:
-    declared = set(re.findall(r"^MS_API .*?(\w+)\(", (ROOT / HEADER).read_text(), re.MULTILINE))
+    declared = set(declared_functions().items())
     listed = listed_symbols()
     exported = symbols(path, "--defined-only")
     problems = []
-    if difference := declared ^ {name.split("@")[0] for name in listed}:
-        problems.append(f"{HEADER} and {MAP} differ: {sorted(difference)}")
+    if difference := declared ^ {(name.split("@")[0], name.endswith(f"@{EXPERIMENTAL}")) for name in listed}:
+        names = sorted({name for name, _ in difference})
+        problems.append(f"{HEADER} and {MAP} differ, or have it in different parts: {names}")
     if difference := listed - exported:
         problems.append(f"{MAP} lists what {path.name} does not export: {sorted(difference)}")
     if difference := exported - listed:

@@ -1,4 +1,5 @@
-"""Rules that compilers do not know: the core never prints, exits or aborts, and every public function is documented.
+"""Rules that compilers do not know: the core never prints, exits or aborts, and every public function is documented and
+marked MS_NODISCARD if it can fail.
 
 And one for all files: no leftovers of a merge."""
 
@@ -9,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FORBIDDEN = re.compile(r"\b(printf|fprintf|puts|fputs|putchar|perror|exit|_exit|abort|assert|raise)\s*\(")
-PROTOTYPE = re.compile(r"^MS_API .*?(\w+)\(", re.MULTILINE)
+PROTOTYPE = re.compile(r"^(MS_NODISCARD )?MS_API (\w+).*?(\w+)\(", re.MULTILINE)
 
 
 def forbidden_calls() -> list[str]:
@@ -23,15 +24,19 @@ def forbidden_calls() -> list[str]:
 
 
 def undocumented() -> list[str]:
-    """Each public function needs a comment right above it (or above its neighbour) that speaks of errors."""
+    """Each public function, stable or experimental, needs a comment right above it (or above its neighbour) that speaks
+    of errors, and MS_NODISCARD if it returns a status."""
     text = (ROOT / "include/memscale/memscale.h").read_text()
     problems = []
     for match in PROTOTYPE.finditer(text):
         block = text[: match.start()].rsplit("\n\n", 1)[-1]
+        marked, result, name = match.groups()
         if "/*" not in block:
-            problems.append(f"memscale.h: {match.group(1)} is not documented")
-        elif not re.search(r"Errors?:|Cannot fail", block):
-            problems.append(f"memscale.h: {match.group(1)} does not say how it can fail")
+            problems.append(f"memscale.h: {name} is not documented")
+        elif not re.search(r"Errors?:|Cannot\s+(\* )?fail", block):
+            problems.append(f"memscale.h: {name} does not say how it can fail")
+        if bool(marked) != (result == "ms_status" and not re.search(r"Cannot\s+(\* )?fail", block)):
+            problems.append(f"memscale.h: {name} must be MS_NODISCARD if and only if it can fail")
     return problems
 
 

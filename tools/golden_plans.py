@@ -27,8 +27,10 @@ from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-from memscale import _core, _devices
-from memscale._planning import EVERYTHING, Request, half_of
+from memscale import _core
+from memscale._base.vocabulary import ACTIONS, KEEP, MODEL_OPTIONS
+from memscale._hw import devices as _devices
+from memscale._plan.request import Request
 from memscale.config import Config
 from memscale.errors import BudgetError
 from memscale.plans import Plan
@@ -56,31 +58,23 @@ MODES = ("conservative", "balanced", "aggressive")
 CARDS = ("rtx3070", "rtx3060", "rtx4060ti-16gb", "rtx3090")
 IN_TABLE = tuple(name for name in SUBJECTS if name not in ("t5-base", "vit-base"))
 TURING = ("gpt2-medium",)  # profiled in fp16 on a card without bf16, too
-LETTERS = {
-    _core.ACTION_KEEP: "k",
-    _core.ACTION_RECOMPUTE: "r",
-    _core.ACTION_KEEP_BOTH: "b",
-    _core.ACTION_KEEP_PRODUCTS: "p",
-    _core.ACTION_KEEP_ATTENTION: "a",
-    _core.ACTION_OFFLOAD: "o",
-    _core.ACTION_OFFLOAD_NOW: "O",
-    _core.ACTION_RECOMPUTE_OFFLOAD: "i",
-    _core.ACTION_RECOMPUTE_OFFLOAD_NOW: "I",
-    _core.ACTION_TILE: "t",
-}
-WORDS = {"half": "half", "8bit": "8bit", "offload": "state", "offload gradients": "grads", "tile loss": "loss"}
+
+
+def _legend(title: str, rows: Iterable[tuple[str, str]]) -> str:
+    return "\n".join([f"# {title}:", *(f"#   {short:<18} {name}" for short, name in rows)])
+
+
 LEGEND = f"""\
 # Golden plans, one a line: tools/golden_plans.py writes this file, tests/python/test_golden.py makes every line anew.
 #
-# model, batch x length | card | mode | budget in GB ("-": 85 % of the card) | what is done to the model | and to its
+# model, batch x length | card | mode | budget in GB ("-": 85 % of the card) | model options | what is done to the
 # layers, in order | peak and budget in GB | step in ms, and how much longer than the plain one | host memory in GB
 #
-# model:  half  computed in 16 bits       8bit  moments in 8 bits      state  optimizer state in host memory
-#         grads gradients in host memory  loss  logits and loss in tiles
-# layers: k keep  r recompute  b recompute but for attention and products  p but for products  a but for attention
-#         o offload  O offload at once  i recompute from offloaded inputs  I from inputs offloaded at once  t tile
+{_legend("model options", ((option.identifier, option.name) for option in MODEL_OPTIONS))}
+{_legend("layers", ((action.letter, action.name) for action in ACTIONS))}
 #
-# All techniques are declared; {HOST_GB} GB of host memory may be taken, or what "host" says. "refused": no plan fits.
+# Techniques that this version cannot run are allowed; {HOST_GB} GB of host memory may be used, or what "host" says.
+# "refused": no plan fits.
 """
 
 
@@ -135,18 +129,18 @@ def trace(subject: str, precision: str) -> str:
     import torch
 
     import memscale
-    from memscale import _models
+    from memscale._cli import model_registry as _models
 
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
     model = _models.make_model(subject, "meta", dtype)
     batch = _models.make_batch(model.config, *SUBJECTS[subject], "meta", dtype, type(model))
-    return memscale.profile(model, batch, device="t4" if precision == "fp16" else CARDS[0])._core.to_json()
+    return memscale.profile(model, batch, device="t4" if precision == "fp16" else CARDS[0]).to_json()
 
 
 def versions() -> dict[str, str]:
     import torch
 
-    from memscale import _models
+    from memscale._cli import model_registry as _models
 
     return {"torch": torch.__version__.split("+")[0], "transformers": _models.transformers().__version__}
 
@@ -169,14 +163,13 @@ def load(subject: str, precision: str) -> _core.Profile:
 def request(case: Case) -> Request:
     host = {} if case.mode == "conservative" else {"max_cpu_offload_gb": case.host}
     budget = {} if case.budget is None else {"memory_budget_gb": case.budget}
-    return Request.of(Config(case.mode, **host, **budget), _devices.find(case.card), EVERYTHING)
+    return Request(Config(case.mode).replace(**host, **budget), _devices.find(case.card), unrunnable=True)
 
 
 @functools.lru_cache(None)
 def make(case: Case) -> Plan | BudgetError:
     asked = request(case)
-    half = (half_of(asked.device) or "pure-fp16").removeprefix("pure-")
-    narrow = load(case.subject, half) if asked.wants_half else None
+    narrow = None if asked.half is None else load(case.subject, asked.half.removeprefix("pure-"))
     try:
         return asked.create(load(case.subject, "fp32"), narrow)
     except BudgetError as error:
@@ -184,11 +177,13 @@ def make(case: Case) -> Plan | BudgetError:
 
 
 def done_to_model(plan: Plan) -> str:
-    return "+".join(WORDS[name] for name in plan.state) or "-"
+    return "+".join(plan.model_options) or "-"
 
 
 def done_to_layers(plan: Plan) -> str:
-    runs = [(LETTERS[action], len(list(run))) for action, run in itertools.groupby(e.action for e in plan.entries)]
+    runs = [
+        (ACTIONS[action].letter, len(list(run))) for action, run in itertools.groupby(e.action for e in plan.entries)
+    ]
     return " ".join(f"{n}{letter}" for letter, n in runs)
 
 
@@ -233,24 +228,6 @@ EXPLAINED = {
     "aggressive": Case("gpt2-xl", "rtx3060", "aggressive"),
 }
 CARD_NAMES = {"rtx3070": "8 GB", "rtx3060": "12 GB", "rtx4060ti-16gb": "16 GB", "rtx3090": "24 GB"}
-SHORT = {
-    "r": "recomputed",
-    "b": "partly recomputed",
-    "p": "partly recomputed",
-    "a": "partly recomputed",
-    "o": "offloaded",
-    "O": "offloaded",
-    "i": "recomputed from offloaded inputs",
-    "I": "recomputed from offloaded inputs",
-    "t": "tiled",
-}
-SHORT_STATE = {
-    "half": "16 bits",
-    "8bit": "8-bit moments",
-    "offload": "state in host memory",
-    "offload gradients": "gradients in host memory",
-    "tile loss": "loss in tiles",
-}
 
 
 def cell(plan: Plan | BudgetError) -> str:
@@ -261,10 +238,11 @@ def cell(plan: Plan | BudgetError) -> str:
         return f"nothing: {plan.predicted_peak_bytes / 1e9:.2f} GB"
     counts: dict[str, int] = {}
     for entry in plan.entries:
-        if entry.action != _core.ACTION_KEEP:
-            word = SHORT[LETTERS[entry.action]]
-            counts[word] = counts.get(word, 0) + 1
-    done = [f"{n} {word}" for word, n in counts.items()] + [SHORT_STATE[name] for name in plan.state]
+        if entry.action != KEEP:
+            sentence = ACTIONS[entry.action].sentence
+            counts[sentence] = counts.get(sentence, 0) + 1
+    options = [option.name for option in MODEL_OPTIONS if option.identifier in plan.model_options]
+    done = [sentence % n for sentence, n in counts.items()] + options
     time = f"{plan.step_seconds * 1e3:.0f} ms ({plan.predicted_slowdown * 100:+.0f} %)"
     return f"{', '.join(done) or 'all kept'}: **{plan.predicted_peak_bytes / 1e9:.2f} GB**, {time}"
 

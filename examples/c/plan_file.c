@@ -1,12 +1,14 @@
-/* plan_file.c - does a training step fit into this machine, and how? A whole program on libmemscale.
+/* plan_file.c - how does a training step fit into the memory of a GPU? A whole program on the stable part of
+ * libmemscale.
  *
- *   decide PROFILE.json [--budget GB]
- *
- * Reads a profile (what each unit of a model keeps in memory), looks at the hardware, asks for the fastest plan within
- * the budget and prints it. Without --budget (in 1e9 bytes) it is 85 % of the first GPU, or of the host without one.
- * Exit codes: 0 it fits, 1 an error, 2 wrong usage, 3 no plan fits.
+ * It reads a profile (what each layer of a model keeps and computes), describes the device, asks for a plan and prints
+ * it. Every rule is the library's: budget, margin, host memory and allowed techniques come from ms_settings_init and
+ * ms_plan_request_init. So the plan is the same, byte for byte, as the one that Python makes from the same profile.
  */
+#include <errno.h>
+#include <getopt.h>
 #include <inttypes.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,125 +17,252 @@
 
 enum { FITS = 0, FAILED = 1, USAGE = 2, DOES_NOT_FIT = 3 };
 
-#define USED_PERCENT 85
-#define MAX_PROFILE_BYTES ((size_t)64 << 20)
-#define MAX_BUDGET_GB 1e9
+#define MAX_FILE_BYTES ((size_t)256 << 20)
+#define MAX_GB 1e9 /* in bytes this still fits into 64 bits */
 
-static double gb(int64_t n_bytes) { return (double)n_bytes / 1e9; }
+static const char usage[] = "usage: plan_file PROFILE [--gpu NAME] [--mode MODE] [--budget GB] [--host-memory GB]\n"
+                            "                 [--hardware FILE] [--fused] [--json]\n";
 
+static const char help[] =
+    "\n"
+    "Plan a training step: which layers are recomputed in backward, so that it fits.\n"
+    "\n"
+    "  PROFILE           a profile as JSON, e.g. from memscale.profile(...).to_json() in Python\n"
+    "  --gpu NAME        plan for this GPU, which need not be in this machine, e.g. rtx3090;\n"
+    "                    by default the plan is for the host's own processor\n"
+    "  --mode MODE       conservative, balanced (the default) or aggressive\n"
+    "  --budget GB       use at most this much memory of the device, and find the fastest plan;\n"
+    "                    by default a share of its memory is used\n"
+    "  --host-memory GB  let the plan fill this much host memory; by default what is available\n"
+    "  --hardware FILE   take the host from this record (JSON of ms_hw_to_json), not from this machine\n"
+    "  --fused           the optimizer is fused: it needs no temporaries\n"
+    "  --json            print the plan as JSON\n"
+    "\n"
+    "GB are 1e9 bytes. Exit status: 0 a plan was printed, 1 error, 2 wrong usage, 3 no plan fits.\n";
+
+typedef struct options {
+    const char *profile, *gpu, *hardware; /* NULL: not given */
+    int32_t mode;
+    int64_t budget_bytes, host_bytes; /* as in ms_settings */
+    bool is_fused, is_json, wants_help;
+} options;
+
+/* The calling thread's last failure in the library. */
 static int fail(const char *what) {
     fprintf(stderr, "plan_file: %s: %s\n", what, ms_error_message());
     return FAILED;
 }
 
-/* The arguments; `*budget_bytes` stays 0 where none is given. */
-static int parse(int argc, char **argv, const char **path, int64_t *budget_bytes) {
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--budget") == 0 && i + 1 < argc) {
-            char *end;
-            double value = strtod(argv[++i], &end);
-            if (*end != '\0' || !(value * 1e9 >= 1 && value <= MAX_BUDGET_GB)) return USAGE;
-            *budget_bytes = (int64_t)(value * 1e9);
-        } else if (argv[i][0] != '-' && *path == NULL) {
-            *path = argv[i];
-        } else {
-            return USAGE;
-        }
+/* ---- Arguments ---- */
+
+static int parse_gb(const char *option, const char *text, int64_t least_bytes, int64_t *out_bytes) {
+    char *end;
+    double gb = strtod(text, &end);
+    if (end != text && *end == '\0' && gb <= MAX_GB && gb * 1e9 >= (double)least_bytes) {
+        *out_bytes = (int64_t)(gb * 1e9);
+        return FITS;
     }
-    return *path == NULL ? USAGE : FITS;
+    fprintf(stderr, "plan_file: %s %s: a number of GB is needed, %s\n", option, text,
+            least_bytes > 0 ? "above 0" : "0 or more");
+    return USAGE;
 }
 
-/* The hardware, and the budget where it is not chosen yet. */
-static int look_at_machine(int64_t *budget_bytes) {
-    ms_gpu *gpu = NULL;
-    ms_hw hw = {.struct_bytes = sizeof hw};
-    ms_status status = ms_gpu_create(NULL, &gpu);
-    if (status == MS_OK) status = ms_hw_detect(NULL, gpu, &hw);
-    int code = status == MS_OK ? FITS : fail("the hardware cannot be read"); /* before the next call */
-    ms_gpu_destroy(gpu);
-    if (code != FITS) return code;
+static int parse_mode(const char *text, int32_t *out_mode) {
+    for (int32_t mode = 0; mode < MS_N_MODES; mode++) {
+        if (strcmp(text, ms_mode_name(mode)) != 0) continue;
+        *out_mode = mode;
+        return FITS;
+    }
+    fprintf(stderr, "plan_file: --mode %s: the modes are %s, %s and %s\n", text, ms_mode_name(MS_MODE_CONSERVATIVE),
+            ms_mode_name(MS_MODE_BALANCED), ms_mode_name(MS_MODE_AGGRESSIVE));
+    return USAGE;
+}
 
-    printf("host     %.1f GB usable of %.1f GB, %" PRId64 " cores\n", gb(hw.memory_limit_bytes),
-           gb(hw.memory_total_bytes), hw.n_cores);
-    for (int64_t i = 0; i < hw.n_gpus; i++)
-        printf("gpu %-4" PRId64 " %s, %.1f GB\n", hw.gpus[i].index, hw.gpus[i].name, gb(hw.gpus[i].memory_total_bytes));
-    int64_t usable = hw.n_gpus > 0 ? hw.gpus[0].memory_total_bytes : hw.memory_limit_bytes;
-    if (*budget_bytes == 0) *budget_bytes = usable / 100 * USED_PERCENT;
+static int parse_option(int letter, options *out) {
+    switch (letter) {
+    case 'g':
+        out->gpu = optarg;
+        return FITS;
+    case 'm':
+        return parse_mode(optarg, &out->mode);
+    case 'b':
+        return parse_gb("--budget", optarg, 1, &out->budget_bytes);
+    case 'o':
+        return parse_gb("--host-memory", optarg, 0, &out->host_bytes);
+    case 'w':
+        out->hardware = optarg;
+        return FITS;
+    case 'f':
+        out->is_fused = true;
+        return FITS;
+    case 'j':
+        out->is_json = true;
+        return FITS;
+    case 'h':
+        out->wants_help = true;
+        return FITS;
+    default:
+        return USAGE; /* getopt_long has said why */
+    }
+}
+
+static int parse(int argc, char **argv, options *out) {
+    static const struct option known[] = {
+        {"gpu", required_argument, NULL, 'g'},
+        {"mode", required_argument, NULL, 'm'},
+        {"budget", required_argument, NULL, 'b'},
+        {"hardware", required_argument, NULL, 'w'},
+        {"host-memory", required_argument, NULL, 'o'},
+        {"fused", no_argument, NULL, 'f'},
+        {"json", no_argument, NULL, 'j'},
+        {"help", no_argument, NULL, 'h'},
+        {NULL, 0, NULL, 0},
+    };
+    int code = FITS, letter;
+    while (code == FITS && (letter = getopt_long(argc, argv, "h", known, NULL)) != -1) code = parse_option(letter, out);
+    if (code != FITS || out->wants_help) return code;
+    if (argc - optind != 1) {
+        fprintf(stderr, "plan_file: %s\n", argc == optind ? "a profile is needed" : "only one profile can be planned");
+        return USAGE;
+    }
+    out->profile = argv[optind];
     return FITS;
 }
 
-/* A whole file; `*text` is owned, free. */
-static int read_file(const char *path, char **text, size_t *n_bytes) {
-    int code = FAILED;
-    FILE *file = fopen(path, "rb");
-    char *bytes = file == NULL ? NULL : malloc(MAX_PROFILE_BYTES);
-    if (bytes != NULL) {
-        *n_bytes = fread(bytes, 1, MAX_PROFILE_BYTES, file);
-        if (!ferror(file) && *n_bytes < MAX_PROFILE_BYTES) code = FITS;
-    }
-    if (file != NULL) fclose(file);
-    if (code == FITS) {
-        *text = bytes;
-    } else {
-        free(bytes);
-        fprintf(stderr, "plan_file: cannot read %s\n", path);
-    }
-    return code;
+/* ---- Files ---- */
+
+static bool read_all(FILE *file, char **text, size_t *n_bytes) {
+    size_t room = 0;
+    do {
+        room = room == 0 ? 1 << 16 : 2 * room;
+        char *larger = realloc(*text, room);
+        if (larger == NULL) return false;
+        *text = larger;
+        *n_bytes += fread(*text + *n_bytes, 1, room - *n_bytes, file);
+        if (ferror(file)) return false;
+    } while (*n_bytes == room && room < MAX_FILE_BYTES);
+    if (*n_bytes < room) return true;
+    errno = EFBIG;
+    return false;
 }
 
-static int read_profile(const char *path, ms_profile **profile) {
+/* A whole file; `*out_text` is owned, free. */
+static int read_file(const char *path, char **out_text, size_t *out_n) {
+    char *text = NULL;
+    size_t n_bytes = 0;
+    FILE *file = fopen(path, "rb");
+    bool is_read = file != NULL && read_all(file, &text, &n_bytes);
+    if (!is_read) fprintf(stderr, "plan_file: %s cannot be read: %s\n", path, strerror(errno));
+    if (file != NULL) fclose(file);
+    if (!is_read) {
+        free(text);
+        return FAILED;
+    }
+    *out_text = text;
+    *out_n = n_bytes;
+    return FITS;
+}
+
+/* `*out_profile` is owned, ms_profile_destroy. */
+static int read_profile(const char *path, ms_profile **out_profile) {
     char *text = NULL;
     size_t n_bytes = 0;
     if (read_file(path, &text, &n_bytes) != FITS) return FAILED;
-    ms_status status = ms_profile_from_json(text, n_bytes, profile);
+    ms_status status = ms_profile_from_json(text, n_bytes, out_profile);
     free(text);
     return status == MS_OK ? FITS : fail(path);
 }
 
-static int make_plan(const ms_profile *profile, int64_t budget_bytes, ms_plan **plan) {
-    ms_plan_request request = {.struct_bytes = sizeof request,
-                               .profile = profile,
-                               .budget_bytes = budget_bytes,
-                               .actions = 1U << MS_ACTION_RECOMPUTE,
-                               .flags = MS_PLAN_FASTEST};
-    ms_status status = ms_plan_create(&request, plan);
-    if (status != MS_E_BUDGET) return status == MS_OK ? FITS : fail("no plan could be made");
-    printf("does not fit: the smallest reachable peak is %.3f GB, the budget %.3f GB\n", gb(ms_error_value()),
-           gb(budget_bytes));
-    return DOES_NOT_FIT;
+/* ---- Hardware ---- */
+
+/* The machine of the record at `path`, or with NULL this one. */
+static int find_host(const char *path, ms_hw *out) {
+    if (path == NULL) return ms_hw_detect(NULL, NULL, out) == MS_OK ? FITS : fail("the host cannot be read");
+    char *text = NULL;
+    size_t n_bytes = 0;
+    if (read_file(path, &text, &n_bytes) != FITS) return FAILED;
+    ms_status status = ms_hw_from_json(text, n_bytes, out);
+    free(text);
+    return status == MS_OK ? FITS : fail(path);
 }
 
-static int print_plan(const ms_plan *plan) {
-    ms_plan_summary summary = {.struct_bytes = sizeof summary};
-    if (ms_plan_get_summary(plan, &summary) != MS_OK) return fail("the plan cannot be read");
-    printf("\n%-32s  %-9s  %10s  %s\n", "unit", "action", "saved MB", "reason");
-    for (int64_t i = 0; i < summary.n_units; i++) {
-        ms_plan_entry entry = {.struct_bytes = sizeof entry};
-        if (ms_plan_get_entry(plan, i, &entry) != MS_OK) return fail("the plan cannot be read");
-        printf("%-32s  %-9s  %10.1f  %s\n", entry.name, ms_action_name(entry.action), (double)entry.kept_bytes / 1e6,
-               ms_reason_name(entry.reason));
-    }
-    printf("\npeak     %.3f GB -> %.3f GB\n", gb(summary.baseline_peak_bytes), gb(summary.predicted_peak_bytes));
-    printf("budget   %.3f GB\n", gb(summary.budget_bytes));
-    printf("slowdown %.1f %% predicted, %" PRId64 " of %" PRId64 " units recomputed\n",
-           (double)summary.slowdown_ppm / 1e4, summary.n_changed, summary.n_units);
+/* A GPU of the table. `*out_device` borrows `*out_rates`. */
+static int find_gpu(const char *name, ms_rates *out_rates, ms_device *out_device) {
+    ms_gpu_model model = {.struct_bytes = sizeof model};
+    ms_status status = ms_gpu_model_find(name, &model);
+    if (status == MS_OK) status = ms_device_from_model(&model, out_rates, out_device);
+    return status == MS_OK ? FITS : fail("--gpu");
+}
+
+/* The host's own processor. */
+static int describe_host(const ms_hw *host, ms_rates *out_rates, ms_device *out_device) {
+    ms_status status = ms_rates_guess(0, host->memory_limit_bytes, 0, out_rates);
+    if (status == MS_OK) status = ms_device_init(out_device, out_rates, MS_DEVICE_HOST);
+    if (status != MS_OK) return fail("the host cannot be planned for");
+    out_device->n_multiprocessors = host->n_cores;
+    out_device->usable_bytes = host->memory_limit_bytes;
     return FITS;
 }
 
-int main(int argc, char **argv) {
-    const char *path = NULL;
-    int64_t budget_bytes = 0;
-    if (parse(argc, argv, &path, &budget_bytes) != FITS) {
-        fprintf(stderr, "usage: decide PROFILE.json [--budget GB]\n");
-        return USAGE;
-    }
+/* ---- The plan ---- */
+
+static int refuse(void) {
+    ms_error_info info = {.struct_bytes = sizeof info};
+    fprintf(stderr, "plan_file: %s\n", ms_error_message());
+    if (ms_error_get_info(&info) != MS_OK) return fail("the refusal cannot be read");
+    fprintf(stderr, "plan_file: the smallest reachable peak is %" PRId64 " bytes\n", info.needed_bytes);
+    return DOES_NOT_FIT;
+}
+
+/* `*out_plan` is owned, ms_plan_destroy. */
+static int make_plan(const options *o, const ms_profile *profile, ms_plan **out_plan) {
+    ms_hw host = {.struct_bytes = sizeof host};
+    ms_rates rates = {.struct_bytes = sizeof rates};
+    ms_device device = {.struct_bytes = sizeof device};
+    int code = find_host(o->hardware, &host);
+    if (code == FITS) code = o->gpu != NULL ? find_gpu(o->gpu, &rates, &device) : describe_host(&host, &rates, &device);
+    if (code != FITS) return code;
+
+    ms_settings settings = {.struct_bytes = sizeof settings};
+    ms_plan_request request = {.struct_bytes = sizeof request};
+    if (ms_settings_init(&settings, o->mode) != MS_OK) return fail("--mode");
+    settings.budget_bytes = o->budget_bytes;
+    settings.offload_limit_bytes = o->host_bytes;
+    if (ms_plan_request_init(&request, &settings, &device, &host) != MS_OK) return fail("the settings are not allowed");
+    request.profile = profile;
+    if (o->is_fused) request.simulation |= MS_SIMULATE_FUSED;
+    ms_status status = ms_plan_create(&request, out_plan);
+    if (status == MS_E_BUDGET) return refuse();
+    return status == MS_OK ? FITS : fail("no plan could be made");
+}
+
+static int print_plan(const ms_plan *plan, bool is_json) {
+    char *text = NULL;
+    ms_status status = is_json ? ms_plan_to_json(plan, &text) : ms_plan_explain(plan, &text);
+    if (status != MS_OK) return fail("the plan cannot be printed");
+    bool is_written = fputs(text, stdout) != EOF && fflush(stdout) == 0;
+    if (!is_written) fprintf(stderr, "plan_file: the plan cannot be written: %s\n", strerror(errno));
+    ms_free(text);
+    return is_written ? FITS : FAILED;
+}
+
+static int run(const options *o) {
     ms_profile *profile = NULL;
     ms_plan *plan = NULL;
-    int code = read_profile(path, &profile);
-    if (code == FITS) code = look_at_machine(&budget_bytes);
-    if (code == FITS) code = make_plan(profile, budget_bytes, &plan);
-    if (code == FITS) code = print_plan(plan);
+    int code = read_profile(o->profile, &profile);
+    if (code == FITS) code = make_plan(o, profile, &plan);
+    if (code == FITS) code = print_plan(plan, o->is_json);
     ms_plan_destroy(plan);
     ms_profile_destroy(profile);
     return code;
+}
+
+int main(int argc, char **argv) {
+    options o = {.mode = MS_MODE_BALANCED, .host_bytes = -1};
+    int code = parse(argc, argv, &o);
+    if (code == USAGE) fputs(usage, stderr);
+    if (code != FITS) return code;
+    if (!o.wants_help) return run(&o);
+    printf("%s%s", usage, help);
+    return FITS;
 }

@@ -18,6 +18,7 @@
     X(MS_E_VERSION, -8, "made by an incompatible version")                                                             \
     X(MS_E_CUDA, -9, "a call of the GPU's driver failed")                                                              \
     X(MS_E_UNAVAILABLE, -10, "not available on this machine")                                                          \
-    X(MS_E_NOT_FOUND, -11, "there is nothing of that name")
+    X(MS_E_NOT_FOUND, -11, "there is nothing of that name")                                                            \
+    X(MS_E_INTERRUPTED, -12, "a callback asked to stop")
 
 #endif /* MEMSCALE_ERRORS_H */

@@ -5,21 +5,21 @@ attaches hooks. The training loop stays as it is, gradients are the same, and ``
 back.
 """
 
-from ._torch import require_torch
+import importlib
+import logging
+from typing import TYPE_CHECKING
 
-require_torch()
+from ._core import version as __version__
 
-from . import _core  # noqa: E402
-from ._calibrate import calibrate  # noqa: E402
-from ._dry_run import plan  # noqa: E402
-from ._measure import Measurement, measure_peak  # noqa: E402
-from .api import detach, optimize, wrap  # noqa: E402
-from .config import AsyncOffloadConfig, Config, OptimizationMode  # noqa: E402
-from .errors import BudgetError, MemScaleError, MemScaleWarning  # noqa: E402
-from .plans import ParetoPoint, Plan  # noqa: E402
-from .profiles import Prediction, Profile, predict, profile  # noqa: E402
-
-__version__: str = _core.version
+if TYPE_CHECKING:
+    from ._hw.calibration import calibrate
+    from ._hw.measure import Measurement, measure_peak
+    from ._plan.dry_run import plan
+    from .api import detach, executor_of, optimize, wrap
+    from .config import AsyncOffloadConfig, Config, OptimizationMode
+    from .errors import BudgetError, MemScaleError, MemScaleWarning
+    from .plans import ParetoPoint, Plan
+    from .profiles import Prediction, Profile, predict, profile
 
 __all__ = [
     "AsyncOffloadConfig",
@@ -36,6 +36,7 @@ __all__ = [
     "__version__",
     "calibrate",
     "detach",
+    "executor_of",
     "measure_peak",
     "optimize",
     "plan",
@@ -43,3 +44,38 @@ __all__ = [
     "profile",
     "wrap",
 ]
+
+# Where each public name is. It is loaded when it is first used, so that `import memscale` and the command line do not
+# wait for torch.
+_HOMES = {
+    "_hw.calibration": ("calibrate",),
+    "_hw.measure": ("Measurement", "measure_peak"),
+    "_plan.dry_run": ("plan",),
+    "api": ("detach", "executor_of", "optimize", "wrap"),
+    "config": ("AsyncOffloadConfig", "Config", "OptimizationMode"),
+    "errors": ("BudgetError", "MemScaleError", "MemScaleWarning"),
+    "plans": ("ParetoPoint", "Plan"),
+    "profiles": ("Prediction", "Profile", "predict", "profile"),
+}
+_WITHOUT_TORCH = ("config", "errors", "plans")
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # the host program decides what is shown
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name, or a public module, when it is first used."""
+    if name in _HOMES:
+        return importlib.import_module(f".{name}", __name__)
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if home not in _WITHOUT_TORCH:
+        importlib.import_module("._base.require", __name__)  # says what to do where torch is missing
+    value: object = getattr(importlib.import_module(f".{home}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

@@ -13,36 +13,39 @@ MODULE_CALLED: int
 MODULE_OPAQUE: int
 UNIT_ELIGIBLE: int
 UNIT_RUN: int
-PLAN_FORCE: int
-PLAN_FASTEST: int
-PLAN_RECOMPUTE_ALL: int
+UNIT_BLOCK: int
 ACTION_KEEP: int
-ACTION_RECOMPUTE: int
-ACTION_KEEP_BOTH: int
-ACTION_KEEP_PRODUCTS: int
-ACTION_KEEP_ATTENTION: int
-ACTION_OFFLOAD: int
-ACTION_OFFLOAD_NOW: int
-ACTION_RECOMPUTE_OFFLOAD: int
-ACTION_RECOMPUTE_OFFLOAD_NOW: int
-ACTION_TILE: int
-STATE_HALF: int
-STATE_8BIT: int
-STATE_OFFLOAD: int
-STATE_OFFLOAD_GRADIENTS: int
-STATE_TILE_LOSS: int
+MODEL_HALF: int
+TECHNIQUE_RECOMPUTE: int
+TECHNIQUE_OFFLOAD: int
+TECHNIQUE_TILE: int
+TECHNIQUE_HALF: int
+TECHNIQUE_8BIT: int
+TRACE_OP: int
+TRACE_ALLOC: int
+TRACE_FREE: int
+TRACE_UNIT: int
+TRACE_PHASE: int
+TRACE_RECOMPUTE: int
 SIMULATE_ALLOCATOR: int
 SIMULATE_ENGINE_THREAD: int
 SIMULATE_FUSED: int
 SIMULATE_RESUMED: int
 SIMULATE_KEEP_GRADIENTS: int
-KEEP_ATTENTION: int
-KEEP_PRODUCTS: int
-KEEP_ALL: int
-RATES_VERSION: int
 RATES_MEASURED: int
 
+# Tables of the library, in the order of their enums; memscale/_base/vocabulary.py names the fields of a row.
+ACTIONS: tuple[tuple[int, str, str, str, str, int, bool, bool, bool], ...]
+MODEL_OPTIONS: tuple[tuple[int, str, str, str, int, bool], ...]
+TECHNIQUES: tuple[tuple[int, str, str], ...]
+CATEGORIES: tuple[tuple[int, str, str], ...]
+PHASES: tuple[tuple[int, str, str, str], ...]
+REASONS: tuple[tuple[int, str, str], ...]
+MODES: tuple[tuple[int, str, int, int], ...]
+
 UnitRow = tuple[str, int, int, int, int, int]
+Sizes = tuple[tuple[int, ...], ...]  # of the tensors of an input
+Shape = tuple[int, int]  # batch and length
 
 class MemScaleError(RuntimeError): ...
 
@@ -51,13 +54,9 @@ class BudgetError(MemScaleError):
 
 class StopRecompute(BaseException): ...
 
-class Frame:
-    def __init__(self, recompute: Call | Callable[[Frame], Any], name: str, keep: bool = False) -> None: ...
+class SavedTensors:
     def pack(self, tensor: Tensor, /) -> Any: ...
-    def collect(self, tensor: Tensor, /) -> Any: ...
-    def release(self) -> None: ...
-    def held(self) -> list[Tensor]: ...
-    def changed(self) -> bool: ...
+    def collect(self, tensor: Tensor, /) -> None: ...
 
 class ModuleState:
     def __init__(self, root: Module) -> None: ...
@@ -77,64 +76,160 @@ class Unit:
     plain: Callable[..., Any]
     on_backward: Callable[[], None] | None
     def __init__(self, name: str, module: Module, plain: Callable[..., Any]) -> None: ...
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any], /) -> Any: ...  # the output, or a Call to be checked
 
 class Call:
     opaque: type | None
-    flags: bytes
-    devices: tuple[device, ...]
-    parameters: list[Tensor]
-    buffers: list[tuple[int, str, Module, Tensor, Tensor]]
-    draws: bool
-    full: bool
-    inputs_changed: bool
-    watched_changed: bool
     def __init__(self, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None: ...
-    def observe(self, buffers: set[tuple[int, str]] | None, /) -> None: ...
-    def begin(self) -> None: ...
-    def end(self) -> None: ...
-    def run(
-        self,
-        buffers: set[tuple[int, str]],
-        draws: bool,
-        full: bool,
-        in_place: bool,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        /,
-    ) -> Any: ...
-    def enter(self) -> None: ...
-    def leave(self) -> bool: ...
-    def keep_buffers(self, kept: set[tuple[int, str]], /) -> None: ...
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any], /) -> Any: ...
+    # The output, (what is wrong, is it a surprise?), the tensors that were saved.
+    def run_checked(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], /
+    ) -> tuple[Any, tuple[str, bool] | None, list[Tensor]]: ...
 
 PackedTrace = tuple[bytes, bytes, bytes, bytes, list[str]]
 
+class Rates:
+    source: int
+    capability: int
+    memory_bytes: int
+    fp32_gflops: int
+    tf32_gflops: int
+    fp16_gflops: int
+    bf16_gflops: int
+    memory_mb_per_s: int
+    to_device_mb_per_s: int
+    from_device_mb_per_s: int
+    both_mb_per_s: int
+    pinning_mb_per_s: int
+    launch_ns: int
+    dispatch_ns: int
+    def __init__(self, **rates: int) -> None: ...
+    @classmethod
+    def from_json(cls, text: str, /) -> Rates: ...
+    @classmethod
+    def of_model(cls, name: str, /) -> Rates: ...
+    @classmethod
+    def guess(cls, capability: int, memory_bytes: int, n_multiprocessors: int, /) -> Rates: ...
+    def to_json(self) -> str: ...
+    def as_dict(self) -> dict[str, int]: ...
+
+class Device:
+    kind: str
+    name: str
+    rates: Rates
+    usable_bytes: int
+    n_multiprocessors: int
+    capability: int
+    def __init__(
+        self,
+        *,
+        kind: str,
+        name: str,
+        rates: Rates,
+        n_multiprocessors: int,
+        usable_bytes: int,
+        is_integrated: bool = False,
+    ) -> None: ...
+    @classmethod
+    def of_model(cls, name: str, /) -> Device: ...
+
 class Profile:
     def at(self, batch: int, length: int, /) -> Profile: ...
-    def frontier(self, unit: int, rates: str, /) -> list[tuple[int, int, int, int]]: ...
+    def frontier(self, unit: int, device: Device, /) -> list[tuple[int, int, int, int]]: ...
     def simulate(
-        self, actions: bytes | None, rates: str, n_multiprocessors: int, limit_bytes: int, flags: int, state: int, /
+        self,
+        device: Device,
+        *,
+        actions: bytes | None = None,
+        limit_bytes: int = 0,
+        flags: int = 0,
+        model_options: int = 0,
+    ) -> dict[str, Any]: ...
+    def predict(
+        self,
+        device: Device,
+        *,
+        actions: bytes | None = None,
+        flags: int = 0,
+        usable_bytes: int = 0,
+        was_run: bool = False,
     ) -> dict[str, Any]: ...
     def units(self) -> list[UnitRow]: ...
     def costs(self, unit: int, phase: int, /) -> dict[str, int]: ...
     def to_json(self) -> str: ...
 
-# (profile, half_profile, rates, n_multiprocessors, budget_bytes, margin_bytes, host_limit_bytes, slowdown_ppm,
-# may_change, actions, states, simulation, flags)
-PlanArguments = tuple[Profile, Profile | None, str | None, int, int, int, int, int, bytes | None, int, int, int, int]
-# (name, action, reason, param_bytes, kept_bytes, held_bytes, host_bytes, extra_ns, other, other_reason, other_bytes,
-# other_ns)
-PlanEntry = tuple[str, int, str, int, int, int, int, int, int, str, int, int]
-
 class Plan:
     def summary(self) -> dict[str, Any]: ...
-    def entries(self) -> list[PlanEntry]: ...
+    def entries(self) -> list[dict[str, Any]]: ...
     def explain(self) -> str: ...
     def to_json(self) -> str: ...
     def check_units(self, units: list[UnitRow], /) -> None: ...
 
-class Guard:
-    def check(self, batch: int, length: int, /) -> int | None: ...
-    def plan(self, batch: int, length: int, /) -> Plan: ...
+class Request:
+    device: Device
+    budget_bytes: int
+    margin_bytes: int
+    host_limit_bytes: int
+    slowdown_ppm: int
+    actions: int
+    model_options: int
+    flags: int
+    def __init__(
+        self,
+        *,
+        device: Device,
+        techniques: int,
+        budget_bytes: int = 0,
+        utilization_ppm: int = 850000,
+        slowdown_ppm: int = -1,
+        offload_limit_bytes: int = -1,
+        force: bool = False,
+        unrunnable: bool = False,
+    ) -> None: ...
+    def plan(
+        self,
+        profile: Profile,
+        *,
+        half: Profile | None = None,
+        may_change: bytes | None = None,
+        fused: bool = False,
+        recompute_all: bool = False,
+    ) -> Plan: ...
+    def pareto(
+        self,
+        profile: Profile,
+        n_points: int,
+        *,
+        half: Profile | None = None,
+        may_change: bytes | None = None,
+        fused: bool = False,
+    ) -> list[tuple[int, int, int, int, int]]: ...
+    def find_budget(
+        self,
+        profile: Profile,
+        *,
+        half: Profile | None = None,
+        may_change: bytes | None = None,
+        fused: bool = False,
+    ) -> int: ...
+
+class ShapePlans:
+    def __init__(
+        self,
+        *,
+        request: Request,
+        plan: Plan,
+        profile: Profile,
+        sizes: Sizes,
+        shape: Shape,
+        source: Callable[[bool], Profile | None],
+        wrap: Callable[[Plan], object],
+        may_change: bytes | None = None,
+        fused: bool = False,
+    ) -> None: ...
+    def find(self, sizes: Sizes, shape: Shape, /) -> Any: ...  # what wrap() made of the plan
+    def profile(self) -> Profile: ...
 
 Path = str | bytes | PathLike[str]
 
@@ -157,7 +252,7 @@ class Gpu:
         cache: Path | None = None,
     ) -> None: ...
     def close(self) -> None: ...
-    def parts(self) -> list[tuple[str, bool, int, str]]: ...
+    def components(self) -> list[tuple[str, bool, int, str]]: ...
     def hw(self, root: str = "", /) -> str: ...
     def checksum(self, device: int, address: int, n_bytes: int, stream: int, /) -> int: ...
     def link(self, device: int, n_bytes: int, /) -> Link: ...
@@ -182,75 +277,33 @@ def bind(bindings: dict[str, Any], /) -> None: ...
 def set_random_lock(lock: Any, /) -> Any: ...
 def set_observer(callback: Observer | None, /) -> Observer | None: ...
 def set_log(callback: LogCallback | None, /) -> LogCallback | None: ...
-def unpack(record: Any, /) -> Tensor: ...
+def unpack(handle: Any, /) -> Tensor: ...
 def tensors_in(obj: Any, /) -> list[Tensor]: ...
 def hw_detect(root: str, /) -> str: ...
 def hw_from_json(text: str, /) -> str: ...
 def gpu_models() -> list[GpuModel]: ...
 def gpu_model(name: str, /) -> GpuModel: ...
-def rates_of_model(name: str, /) -> str: ...
-def rates_from_json(text: str, /) -> str: ...
+def capability_has_bf16(capability: int, /) -> bool: ...
+def capability_has_fp16(capability: int, /) -> bool: ...
 def find_units(
     parents: bytes, class_hashes: bytes, own_hashes: bytes, param_bytes: bytes, flags: bytes, /
-) -> list[int]: ...
+) -> list[tuple[int, int]]: ...
 def hash64(data: bytes, /) -> int: ...
 def checksum(data: bytes, /) -> int: ...
 def profile_from_traces(
-    names: list[str], param_bytes: bytes, kept: PackedTrace, lean: PackedTrace | None, batch: int, length: int, /
+    names: list[str],
+    param_bytes: bytes,
+    flags: bytes,
+    plain: PackedTrace,
+    recomputed: PackedTrace | None,
+    shape: Shape,
+    /,
 ) -> Profile: ...
 def profile_from_json(text: str, /) -> Profile: ...
 def profile_fit(profiles: list[Profile], /) -> Profile: ...
-def profile_from_units(units: list[UnitRow], state_bytes: int, rest_bytes: int, /) -> Profile: ...
-def plan_create(
-    profile: Profile,
-    half_profile: Profile | None,
-    rates: str | None,
-    n_multiprocessors: int,
-    budget_bytes: int,
-    margin_bytes: int,
-    host_limit_bytes: int,
-    slowdown_ppm: int,
-    may_change: bytes | None,
-    actions: int,
-    states: int,
-    simulation: int,
-    flags: int,
-    /,
-) -> Plan: ...
-def plan_pareto(
-    profile: Profile,
-    half_profile: Profile | None,
-    rates: str | None,
-    n_multiprocessors: int,
-    budget_bytes: int,
-    margin_bytes: int,
-    host_limit_bytes: int,
-    slowdown_ppm: int,
-    may_change: bytes | None,
-    actions: int,
-    states: int,
-    simulation: int,
-    flags: int,
-    capacity: int,
-    /,
-) -> list[tuple[int, int, int, int, int]]: ...
-def guard_create(
-    profile: Profile,
-    half_profile: Profile | None,
-    rates: str | None,
-    n_multiprocessors: int,
-    budget_bytes: int,
-    margin_bytes: int,
-    host_limit_bytes: int,
-    slowdown_ppm: int,
-    may_change: bytes | None,
-    actions: int,
-    states: int,
-    simulation: int,
-    flags: int,
-    plan: Plan,
-    /,
-) -> Guard: ...
-def action_name(action: int, /) -> str: ...
-def state_name(flag: int, /) -> str: ...
+def profile_from_units(units: list[UnitRow], resident_bytes: int, outside_bytes: int, /) -> Profile: ...
+def fit_shapes(batch: int, length: int, /) -> list[Shape]: ...
+def next_batch(*, fits: tuple[int, int], too_large: tuple[int, int], limit_bytes: int, n_tried: int) -> int: ...
 def plan_from_json(text: str, /) -> Plan: ...
+def format_bytes(n: int, /) -> str: ...
+def format_ns(n: int, /) -> str: ...

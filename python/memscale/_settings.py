@@ -269,7 +269,7 @@ def field_docs(settings: type[Settings]) -> list[FieldDoc]:
 def _default_text(settings: type[Settings], field: dataclasses.Field[Any]) -> str:
     if isinstance(field.default, enum.Enum):
         return field.default.name
-    others = settings._mode_defaults(field.name)
+    others = {mode: value for mode, value in settings._mode_defaults(field.name).items() if value != field.default}
     return repr(field.default) + "".join(f", but {value!r} in {mode}" for mode, value in others.items())
 
 

@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from . import _core
 from ._settings import (
     BOOLEAN,
     PATH,
@@ -42,12 +43,20 @@ class _Mode(NamedTuple):
     max_slowdown: float | None
 
 
+# The fields that allow a technique (enum ms_technique of memscale.h); modes are a table in C.
+TECHNIQUE_FIELDS = {
+    "enable_checkpointing": _core.TECHNIQUE_RECOMPUTE,
+    "enable_offloading": _core.TECHNIQUE_OFFLOAD,
+    "enable_tiling": _core.TECHNIQUE_TILE,
+    "use_mixed_precision": _core.TECHNIQUE_HALF,
+    "use_8bit_optimizer": _core.TECHNIQUE_8BIT,
+}
 _MODES = {
-    OptimizationMode.CONSERVATIVE: _Mode({"enable_offloading": False}, max_slowdown=0.15),
-    OptimizationMode.BALANCED: _Mode({}, max_slowdown=0.55),
-    OptimizationMode.AGGRESSIVE: _Mode(
-        {"enable_tiling": True, "use_mixed_precision": True, "use_8bit_optimizer": True}, max_slowdown=None
-    ),
+    OptimizationMode(name): _Mode(
+        {field: bool(techniques & technique) for field, technique in TECHNIQUE_FIELDS.items()},
+        max_slowdown=None if slowdown_ppm < 0 else slowdown_ppm / 1_000_000,
+    )
+    for _, name, techniques, slowdown_ppm in _core.MODES
 }
 
 

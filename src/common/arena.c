@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "status.h"
-
 #define FIRST_BLOCK_BYTES ((size_t)4096)
 #define LARGEST_BLOCK_BYTES ((size_t)1 << 20)
 #define ALIGNMENT (_Alignof(max_align_t))
@@ -55,6 +53,15 @@ void *ms__arena_array(ms__arena *arena, size_t n, size_t item_bytes) {
         return NULL;
     }
     return ms__arena_alloc(arena, n * item_bytes);
+}
+
+ms_status ms__arena_list(ms__arena *arena, const ms__array *arrays, size_t n_arrays) {
+    for (size_t i = 0; i < n_arrays; i++) {
+        void *items = ms__arena_array(arena, arrays[i].n, arrays[i].item_bytes);
+        if (items == NULL) return MS_E_NO_MEMORY;
+        memcpy(arrays[i].pointer, &items, sizeof items); /* pointers to objects have one representation */
+    }
+    return MS_OK;
 }
 
 char *ms__arena_string(ms__arena *arena, const char *text, size_t n_bytes) {

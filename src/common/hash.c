@@ -1,4 +1,4 @@
-/* hash.c - the stable hash behind signatures and fingerprints.
+/* hash.c - the stable hash of signatures and fingerprints.
  *
  * Eight bytes at a time, read as little-endian whatever the machine, each folded in with a multiply and a shift.
  * Not for hostile keys: it decides equality of shapes and plans, and collisions cost a wrong label, never memory.

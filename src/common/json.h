@@ -68,7 +68,7 @@ typedef struct ms__json_writer {
     MS__VEC(char) text;
     ms_status status;
     int depth;
-    int n_rows; /* that are open, one inside of the other */
+    int n_rows; /* that are open, one inside the other */
     bool need_comma;
 } ms__json_writer;
 
@@ -76,21 +76,19 @@ void ms__json_begin_object(ms__json_writer *w, const char *key);
 void ms__json_begin_array(ms__json_writer *w, const char *key);
 void ms__json_end_object(ms__json_writer *w);
 void ms__json_end_array(ms__json_writer *w);
-void ms__json_put_null(ms__json_writer *w, const char *key);
 void ms__json_put_bool(ms__json_writer *w, const char *key, bool value);
 void ms__json_put_int(ms__json_writer *w, const char *key, int64_t value);
-void ms__json_put_uint(ms__json_writer *w, const char *key, uint64_t value);
-void ms__json_put_double(ms__json_writer *w, const char *key, double value); /* not finite: written as null */
+void ms__json_put_literal(ms__json_writer *w, const char *key, const char *text); /* a value as JSON text */
 void ms__json_put_string(ms__json_writer *w, const char *key, const char *value, size_t n_bytes);
 
-/* An array on one line, as is all that stands in it. */
+/* An array on one line, together with everything in it. */
 void ms__json_begin_row(ms__json_writer *w, const char *key);
 void ms__json_end_row(ms__json_writer *w);
 
 /* A row of whole numbers. */
 void ms__json_put_ints(ms__json_writer *w, const char *key, const int64_t *values, size_t n);
 
-/* A structure's whole number (int64_t): its key, its place, and its range. */
+/* A structure's whole number (int64_t): its key, its offset, and its range. */
 typedef struct ms__json_field {
     const char *key;
     size_t offset;

@@ -1,10 +1,9 @@
 /* json_write.c - the JSON writer of json.h: one growing text, two spaces a level, keys in the order they are put. Rows
- * stand on one line, without spaces.
+ * are on one line, without spaces.
  *
  * Text that is not valid UTF-8 is written byte for byte; callers pass UTF-8. The first failure sticks.
  */
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -89,42 +88,19 @@ void ms__json_put_ints(ms__json_writer *w, const char *key, const int64_t *value
     ms__json_end_row(w);
 }
 
-void ms__json_put_null(ms__json_writer *w, const char *key) {
+void ms__json_put_literal(ms__json_writer *w, const char *key, const char *text) {
     start_value(w, key);
-    put_text(w, "null");
+    put_text(w, text);
 }
 
 void ms__json_put_bool(ms__json_writer *w, const char *key, bool value) {
-    start_value(w, key);
-    put_text(w, value ? "true" : "false");
+    ms__json_put_literal(w, key, value ? "true" : "false");
 }
 
 void ms__json_put_int(ms__json_writer *w, const char *key, int64_t value) {
     char text[32];
-    start_value(w, key);
     (void)snprintf(text, sizeof text, "%" PRId64, value);
-    put_text(w, text);
-}
-
-void ms__json_put_uint(ms__json_writer *w, const char *key, uint64_t value) {
-    char text[32];
-    start_value(w, key);
-    (void)snprintf(text, sizeof text, "%" PRIu64, value);
-    put_text(w, text);
-}
-
-void ms__json_put_double(ms__json_writer *w, const char *key, double value) {
-    char text[40];
-    if (!isfinite(value)) {
-        ms__json_put_null(w, key);
-        return;
-    }
-    start_value(w, key);
-    (void)snprintf(text, sizeof text, "%.17g", value);
-    for (char *c = text; *c != '\0'; c++)
-        if (*c == ',') *c = '.'; /* a locale's decimal comma */
-    put_text(w, text);
-    if (strpbrk(text, ".eE") == NULL) put_text(w, ".0"); /* read back as a double again */
+    ms__json_put_literal(w, key, text);
 }
 
 void ms__json_put_string(ms__json_writer *w, const char *key, const char *value, size_t n_bytes) {

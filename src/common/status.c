@@ -8,14 +8,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "structs.h"
+
 #define MESSAGE_BYTES 1024
+#define NO_VALUE (-1)
 
 static _Thread_local struct {
     char message[MESSAGE_BYTES];
-    int64_t value;
+    ms_status status;
+    int64_t value; /* what it means depends on the status: ms_error_info */
 } last_error;
 
 const char *ms_version(void) { return MS_VERSION_STRING; }
+
+int64_t ms_version_number(void) { return MS_VERSION_NUMBER; }
 
 const char *ms_status_name(ms_status status) {
     switch (status) {
@@ -43,16 +49,25 @@ const char *ms_status_text(ms_status status) {
 
 const char *ms_error_message(void) { return last_error.message; }
 
-int64_t ms_error_value(void) { return last_error.value; }
+int64_t ms__error_value(void) { return last_error.value; }
+
+ms_status ms_error_get_info(ms_error_info *out) {
+    const ms_error_info info = {.needed_bytes =
+                                    last_error.status == MS_E_BUDGET && last_error.value > 0 ? last_error.value : 0,
+                                .byte_offset = last_error.status == MS_E_PARSE ? last_error.value : -1};
+    return ms__struct_write(MS__STRUCT(ms_error_info), &info, out);
+}
 
 void ms_error_clear(void) {
     last_error.message[0] = '\0';
-    last_error.value = 0;
+    last_error.status = MS_OK;
+    last_error.value = NO_VALUE;
 }
 
 void ms_free(void *memory) { free(memory); }
 
-static void record(int64_t value, const char *format, va_list args) {
+static void record(ms_status status, int64_t value, const char *format, va_list args) {
+    last_error.status = status;
     last_error.value = value;
     if (vsnprintf(last_error.message, sizeof last_error.message, format, args) < 0) last_error.message[0] = '\0';
 }
@@ -60,7 +75,7 @@ static void record(int64_t value, const char *format, va_list args) {
 ms_status ms__fail(ms_status status, const char *format, ...) {
     va_list args;
     va_start(args, format);
-    record(0, format, args);
+    record(status, NO_VALUE, format, args);
     va_end(args);
     return status;
 }
@@ -68,17 +83,11 @@ ms_status ms__fail(ms_status status, const char *format, ...) {
 ms_status ms__fail_value(ms_status status, int64_t value, const char *format, ...) {
     va_list args;
     va_start(args, format);
-    record(value, format, args);
+    record(status, value, format, args);
     va_end(args);
     return status;
 }
 
 ms_status ms__fail_memory(size_t n_bytes) {
     return ms__fail(MS_E_NO_MEMORY, "could not allocate %zu bytes of host memory", n_bytes);
-}
-
-ms_status ms__check_struct(uint64_t struct_bytes, size_t wanted, const char *name) {
-    if (struct_bytes >= wanted) return MS_OK;
-    return ms__fail(MS_E_INVALID, "%s.struct_bytes is %llu, at least %zu expected: set it to sizeof(%s)", name,
-                    (unsigned long long)struct_bytes, wanted, name);
 }

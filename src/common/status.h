@@ -19,13 +19,13 @@
 /* Record a failure of this thread and return `status`. */
 ms_status ms__fail(ms_status status, const char *format, ...) MS__PRINTF(2, 3);
 
-/* The same, with the number that ms_error_value() returns. */
+/* The same, with the number that goes with the status: needed_bytes or byte_offset of ms_error_info. */
 ms_status ms__fail_value(ms_status status, int64_t value, const char *format, ...) MS__PRINTF(3, 4);
 
 /* Out of memory, for `n_bytes` wanted. */
 ms_status ms__fail_memory(size_t n_bytes);
 
-/* Does a caller's structure start with its size? `struct_bytes` is the caller's, `wanted` ours. */
-ms_status ms__check_struct(uint64_t struct_bytes, size_t wanted, const char *name);
+/* The number of this thread's last failure. */
+int64_t ms__error_value(void);
 
 #endif

@@ -19,7 +19,7 @@
         size_t capacity;                                                                                               \
     }
 
-/* Room for `n_more` items behind the last; false when memory runs out (the error record is set, nothing changed). */
+/* Room for `n_more` items after the last; false when memory runs out (the error record is set, nothing changed). */
 #define ms__vec_reserve(vec, n_more)                                                                                   \
     ms__vec_grow(&(vec)->items, &(vec)->capacity, (vec)->n, (n_more), sizeof *(vec)->items)
 

@@ -1,6 +1,6 @@
 /* driver.h - NVIDIA's libraries as tables of functions: the driver, its management library, its run-time compiler.
  *
- * Everything that MemScale calls in them stands in the three lists below, with our own prototypes; no header of CUDA is
+ * Everything that MemScale calls in them is in the three lists below, with our own prototypes; no header of CUDA is
  * read and nothing is linked. Names are those that the libraries export, so with a version where there are several.
  * Where a part works, every function of its table that is marked NEEDED can be called; those marked OPTIONAL are NULL
  * where the library is older.

@@ -10,12 +10,16 @@
 #include <string.h>
 
 #include "../common/log.h"
+#include "../common/structs.h"
 #include "cache.h"
 #include "program.h"
 
-static ms_status check_options(const ms_gpu_options *options) {
-    ms_status status = ms__check_struct(options->struct_bytes, sizeof *options, "ms_gpu_options");
-    if (status != MS_OK) return status;
+ms_status ms_gpu_options_init(ms_gpu_options *options) {
+    const ms_gpu_options usual = {0};
+    return ms__struct_write(MS__STRUCT(ms_gpu_options), &usual, options);
+}
+
+static ms_status check_paths(const ms_gpu_options *options) {
     const char *const paths[] = {options->driver_path, options->nvml_path, options->cache_path};
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
         if (paths[i] != NULL && strlen(paths[i]) >= MS__PRIM_PATH_BYTES)
@@ -62,16 +66,17 @@ static ms_status start(ms_gpu *gpu, const ms_gpu_options *options) {
 }
 
 ms_status ms_gpu_create(const ms_gpu_options *options, ms_gpu **out_gpu) {
-    static const ms_gpu_options usual = {.struct_bytes = sizeof usual};
+    ms_gpu_options ours = {0};
+    ms_status status = MS_OK;
     if (out_gpu == NULL) return ms__fail(MS_E_INVALID, "ms_gpu_create: out_gpu is NULL");
-    if (options == NULL) options = &usual;
-    ms_status status = check_options(options);
+    if (options != NULL) status = ms__struct_read(MS__STRUCT(ms_gpu_options), options, &ours);
+    if (status == MS_OK) status = check_paths(&ours);
     if (status != MS_OK) return status;
     ms_gpu *gpu = calloc(1, sizeof *gpu);
     if (gpu == NULL) return ms__fail_memory(sizeof *gpu);
     gpu->pid = ms__prim_pid();
-    atomic_flag_clear(&gpu->said_fallback);
-    status = start(gpu, options);
+    atomic_flag_clear(&gpu->logged_fallback);
+    status = start(gpu, &ours);
     if (status == MS_OK)
         *out_gpu = gpu;
     else

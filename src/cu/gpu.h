@@ -1,7 +1,7 @@
-/* gpu.h - what stands behind ms_gpu: the three libraries, the devices with their contexts, the programs loaded on them.
+/* gpu.h - what a ms_gpu consists of: the three libraries, the devices with their contexts, the programs loaded on them.
  *
- * The tables and parts are written by ms_gpu_create and never again. What is made later, on first use, is a device's
- * context, its list of programs and the state of the cache; each is published by one atomic write of something
+ * The tables and components are written by ms_gpu_create and never again. What is made later, on first use, is a
+ * device's context, its list of programs and the state of the cache; each is published by one atomic write of something
  * finished, so there is no lock, no driver call under one, and nothing that a fork could leave locked. Two threads that
  * make the same thing at once both succeed: the second gives its own back.
  */
@@ -34,7 +34,7 @@ struct ms_gpu {
     char cache_reason[128];               /* why there is no path */
     atomic_int cache_state;               /* cache.c: says when cache_component may be read */
     ms__component cache_component;
-    atomic_flag said_fallback; /* that kernels are replaced by the host */
+    atomic_flag logged_fallback; /* that the host does the work of kernels */
 };
 
 /* Can this process use `device`? Errors: MS_E_INVALID, MS_E_UNAVAILABLE (no driver, a forked child). */

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "../common/structs.h"
 #include "../cu/cache.h"
 
 ms_status ms__kernel_launch(ms_gpu *gpu, int64_t device, int kernel, const ms__launch *launch) {
@@ -24,17 +25,17 @@ static void describe_ptx(ms__component *out) {
         ms__component_fails(out, "the library was built without nvcc");
 }
 
-const char *ms_gpu_component_name(int32_t part) {
+const char *ms_gpu_component_name(int32_t component) {
     static const char *const names[] = {"driver", "nvml", "nvrtc", "ptx", "cache"};
-    return part >= 0 && part < (int32_t)(sizeof names / sizeof *names) ? names[part] : "?";
+    return component >= 0 && component < (int32_t)(sizeof names / sizeof *names) ? names[component] : "?";
 }
 
-ms_status ms_gpu_get_component(ms_gpu *gpu, int32_t part, ms_gpu_component_info *out) {
-    if (gpu == NULL || out == NULL) return ms__fail(MS_E_INVALID, "ms_gpu_get_component: an argument is NULL");
-    ms_status status = ms__check_struct(out->struct_bytes, sizeof *out, "ms_gpu_component_info");
+ms_status ms_gpu_get_component(ms_gpu *gpu, int32_t component, ms_gpu_component_info *out) {
+    if (gpu == NULL) return ms__fail(MS_E_INVALID, "ms_gpu_get_component: the ms_gpu is NULL");
+    ms_status status = ms__struct_check(MS__STRUCT(ms_gpu_component_info), out);
     if (status != MS_OK) return status;
     ms__component state = {0};
-    switch (part) {
+    switch (component) {
     case MS_GPU_DRIVER:
         state = gpu->driver_component;
         break;
@@ -51,10 +52,9 @@ ms_status ms_gpu_get_component(ms_gpu *gpu, int32_t part, ms_gpu_component_info 
         ms__cache_describe(gpu, &state);
         break;
     default:
-        return ms__fail(MS_E_INVALID, "no part %d of a GPU's software", (int)part);
+        return ms__fail(MS_E_INVALID, "a GPU's software has no component %d", (int)component);
     }
-    ms_gpu_component_info found = {.struct_bytes = sizeof found, .works = state.works, .version = state.version};
+    ms_gpu_component_info found = {.works = state.works, .version = state.version};
     memcpy(found.text, state.text, sizeof found.text);
-    *out = found;
-    return MS_OK;
+    return ms__struct_write(MS__STRUCT(ms_gpu_component_info), &found, out);
 }

@@ -84,7 +84,7 @@ ms_status ms_gpu_checksum(ms_gpu *gpu, int64_t device, uint64_t address, uint64_
         if (status != MS_OK) return status;
         status = sum_by_kernel(gpu, device, args, stream, &sum);
         if (status == MS_E_UNAVAILABLE) {
-            if (!atomic_flag_test_and_set(&gpu->said_fallback))
+            if (!atomic_flag_test_and_set(&gpu->logged_fallback))
                 ms__log(MS_LOG_INFO, "checksums are computed on the host: %s", ms_error_message());
             status = sum_on_host(gpu, args, stream, &sum);
         }

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../common/structs.h"
 #include "../prim/prim.h"
 #include "device.h"
 
@@ -20,7 +21,7 @@ typedef struct bench {
     ms__cu_address near, other; /* on the device: what was sent, and a second one for copies both ways */
     ms__cu_stream streams[2];
     ms__cu_event start, ends[2];
-    int64_t pinning_ns; /* what taking the pinned memory took */
+    int64_t pinning_ns; /* the time that allocating pinned memory took */
 } bench;
 
 /* Call the driver and yield its status. */
@@ -68,7 +69,7 @@ static void give_back_all(bench *b) {
 
 enum { THERE = 1, BACK = 2 };
 
-/* Queue copies, one direction or both at once, each on its stream behind a common start. */
+/* Queue copies, one direction or both at once, each on its stream after a common start. */
 static ms_status queue_copies(const bench *b, int directions) {
     ms__cu_address to = directions == (THERE | BACK) ? b->other : b->near;
     ms_status status = CALL(b, "cuEventRecord", cuEventRecord, b->start, b->streams[0]);
@@ -149,18 +150,16 @@ static ms_status run(bench *b, ms_gpu_link *out) {
 }
 
 ms_status ms_gpu_measure_link(ms_gpu *gpu, int64_t device, int64_t n_bytes, ms_gpu_link *out) {
-    if (out == NULL) return ms__fail(MS_E_INVALID, "ms_gpu_measure_link: out is NULL");
-    ms_status status = ms__check_struct(out->struct_bytes, sizeof *out, "ms_gpu_link");
+    ms_status status = ms__struct_check(MS__STRUCT(ms_gpu_link), out);
     if (status != MS_OK) return status;
     if (n_bytes < LEAST_BYTES)
         return ms__fail(MS_E_INVALID, "ms_gpu_measure_link: copies of at least %d bytes", LEAST_BYTES);
     status = ms__gpu_enter(gpu, device);
     if (status != MS_OK) return status;
     bench b = {.gpu = gpu, .n_bytes = (size_t)n_bytes};
-    ms_gpu_link found = {.struct_bytes = sizeof found, .n_bytes = n_bytes, .intact = 1};
+    ms_gpu_link found = {.n_bytes = n_bytes, .intact = 1};
     status = run(&b, &found);
     give_back_all(&b);
     status = ms__gpu_leave(gpu, status);
-    if (status == MS_OK) *out = found;
-    return status;
+    return status == MS_OK ? ms__struct_write(MS__STRUCT(ms_gpu_link), &found, out) : status;
 }

@@ -51,8 +51,8 @@ static ms_status read_device(const reading *r, ms_hw_gpu *out) {
     out->memory_total_bytes = (int64_t)total;
     ms_status status = ms__gpu_capability(r->gpu, r->index, &out->capability);
     if (status != MS_OK) return status;
-    out->has_bf16 = out->capability >= 80;
-    out->has_fp16 = out->capability >= 70;
+    out->has_bf16 = ms_capability_has_bf16(out->capability);
+    out->has_fp16 = ms_capability_has_fp16(out->capability);
     (void)attribute(r, MS__CUDA_ATTRIBUTE_MULTIPROCESSORS, &out->n_multiprocessors);
     (void)attribute(r, MS__CUDA_ATTRIBUTE_INTEGRATED, &out->is_integrated);
     return MS_OK;

@@ -10,6 +10,8 @@
 #include <string.h>
 
 #include "../common/log.h"
+#include "../common/math.h"
+#include "../common/structs.h"
 #include "../prim/prim.h"
 #include "hw.h"
 
@@ -22,8 +24,6 @@ typedef struct limits {
     int64_t left_bytes;   /* what the fullest group leaves, page cache that can go counted as free */
     int64_t cores;        /* 0: none; quota over period, rounded up */
 } limits;
-
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* A number at the start of a small file; false for "max", for an absent file and for anything else. */
 static bool read_number(const char *root, const char *folder, const char *file, int64_t *out) {
@@ -38,7 +38,7 @@ static bool read_number(const char *root, const char *folder, const char *file, 
     return found;
 }
 
-/* The value behind "name" at the start of a line, e.g. "MemTotal:" or "inactive_file". */
+/* The value after "name" at the start of a line, e.g. "MemTotal:" or "inactive_file". */
 static bool find_field(const char *text, const char *name, int64_t *out) {
     size_t length = strlen(name);
     for (const char *line = text; line != NULL && *line != '\0';) {
@@ -71,9 +71,9 @@ static void take_memory_limit(const char *root, const char *folder, limits *foun
     int64_t limit, used = 0;
     if (!read_number(root, folder, v2 ? "/memory.max" : "/memory.limit_in_bytes", &limit)) return;
     (void)read_number(root, folder, v2 ? "/memory.current" : "/memory.usage_in_bytes", &used);
-    used -= smaller(used, reclaimable_bytes(root, folder, v2 ? "inactive_file" : "total_inactive_file"));
-    found->memory_bytes = smaller(found->memory_bytes, limit);
-    found->left_bytes = smaller(found->left_bytes, limit - smaller(used, limit));
+    used -= ms__min(used, reclaimable_bytes(root, folder, v2 ? "inactive_file" : "total_inactive_file"));
+    found->memory_bytes = ms__min(found->memory_bytes, limit);
+    found->left_bytes = ms__min(found->left_bytes, limit - ms__min(used, limit));
 }
 
 /* "quota period" in one file; false for "max period". */
@@ -187,27 +187,25 @@ static ms_status read_meminfo(const char *root, int64_t *total, int64_t *availab
 }
 
 ms_status ms_hw_detect(const char *root, ms_gpu *gpu, ms_hw *out) {
-    if (out == NULL) return ms__fail(MS_E_INVALID, "ms_hw_detect: out is NULL");
-    ms_status status = ms__check_struct(out->struct_bytes, sizeof *out, "ms_hw");
+    ms_status status = ms__struct_check(MS__STRUCT(ms_hw), out);
     if (status != MS_OK) return status;
     bool real = root == NULL || root[0] == '\0';
-    ms_hw hw = {.struct_bytes = sizeof hw, .page_bytes = ms__prim_page_bytes()};
+    ms_hw hw = {.page_bytes = ms__prim_page_bytes()};
     status = read_meminfo(root, &hw.memory_total_bytes, &hw.memory_available_bytes);
     if (status != MS_OK) return status;
 
     limits found = read_limits(root);
     hw.cgroup_version = found.version;
-    hw.memory_limit_bytes = smaller(hw.memory_total_bytes, found.memory_bytes);
-    hw.memory_available_bytes = smaller(hw.memory_available_bytes, found.left_bytes);
+    hw.memory_limit_bytes = ms__min(hw.memory_total_bytes, found.memory_bytes);
+    hw.memory_available_bytes = ms__min(hw.memory_available_bytes, found.left_bytes);
     hw.n_cores_online = ms__prim_cores_online();
     hw.n_cores = hw.n_cores_online;
     int64_t affine = real ? ms__prim_cores_affine() : 0; /* a recorded tree has no affinity */
-    if (affine > 0) hw.n_cores = smaller(hw.n_cores, affine);
-    if (found.cores > 0) hw.n_cores = smaller(hw.n_cores, found.cores);
+    if (affine > 0) hw.n_cores = ms__min(hw.n_cores, affine);
+    if (found.cores > 0) hw.n_cores = ms__min(hw.n_cores, found.cores);
     hw.n_numa_nodes = count_numa_nodes(root);
     ms__hw_read_gpus(gpu, &hw);
     ms__log(MS_LOG_DEBUG, "host: %" PRId64 " of %" PRId64 " bytes usable, cgroup v%" PRId64, hw.memory_limit_bytes,
             hw.memory_total_bytes, hw.cgroup_version);
-    *out = hw;
-    return MS_OK;
+    return ms__struct_write(MS__STRUCT(ms_hw), &hw, out);
 }

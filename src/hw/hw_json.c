@@ -1,12 +1,13 @@
 /* hw_json.c - the hardware record as JSON and back, from tables of its fields.
  *
- * What reads holds what memscale.h says of each field: sizes in their ranges, flags 0 or 1, devices in the order of
+ * A record that was read is as memscale.h describes it: sizes in their ranges, flags 0 or 1, devices in the order of
  * their indices.
  */
 #include <stddef.h>
 #include <string.h>
 
 #include "../common/json.h"
+#include "../common/structs.h"
 
 #define VERSION_KEY "memscale_hw"
 #define VERSION 1
@@ -64,17 +65,18 @@ static void write_gpu(ms__json_writer *w, const ms_hw_gpu *gpu) {
 }
 
 ms_status ms_hw_to_json(const ms_hw *hw, char **out_text) {
-    if (hw == NULL || out_text == NULL) return ms__fail(MS_E_INVALID, "ms_hw_to_json: an argument is NULL");
-    ms_status status = ms__check_struct(hw->struct_bytes, sizeof *hw, "ms_hw");
+    ms_hw ours;
+    if (out_text == NULL) return ms__fail(MS_E_INVALID, "ms_hw_to_json: out_text is NULL");
+    ms_status status = ms__struct_read(MS__STRUCT(ms_hw), hw, &ours);
     if (status != MS_OK) return status;
-    if (hw->n_gpus < 0 || hw->n_gpus > MS_HW_MAX_GPUS)
-        return ms__fail(MS_E_INVALID, "ms_hw_to_json: n_gpus is %lld", (long long)hw->n_gpus);
+    if (ours.n_gpus < 0 || ours.n_gpus > MS_HW_MAX_GPUS)
+        return ms__fail(MS_E_INVALID, "ms_hw_to_json: n_gpus is %lld", (long long)ours.n_gpus);
     ms__json_writer w = {0};
     ms__json_begin_object(&w, NULL);
     ms__json_put_int(&w, VERSION_KEY, VERSION);
-    ms__json_put_record(&w, host_fields, N_HOST_FIELDS, hw);
+    ms__json_put_record(&w, host_fields, N_HOST_FIELDS, &ours);
     ms__json_begin_array(&w, GPUS_KEY);
-    for (int64_t i = 0; i < hw->n_gpus; i++) write_gpu(&w, &hw->gpus[i]);
+    for (int64_t i = 0; i < ours.n_gpus; i++) write_gpu(&w, &ours.gpus[i]);
     ms__json_end_array(&w);
     ms__json_end_object(&w);
     return ms__json_finish(&w, out_text);
@@ -106,7 +108,7 @@ static ms_status read_gpus(const ms__json *object, ms_hw *out) {
     for (size_t i = 0; i < list->n; i++) {
         status = read_gpu(&list->items[i], &out->gpus[i]);
         if (status != MS_OK) return status;
-        if (out->gpus[i].index <= last) return ms__fail(MS_E_PARSE, "GPUs must stand in the order of their indices");
+        if (out->gpus[i].index <= last) return ms__fail(MS_E_PARSE, "GPUs must be in the order of their indices");
         last = out->gpus[i].index;
     }
     out->n_gpus = (int64_t)list->n;
@@ -123,15 +125,14 @@ static ms_status read_record(const ms__json *object, ms_hw *out) {
 }
 
 ms_status ms_hw_from_json(const char *text, size_t n_bytes, ms_hw *out) {
-    if (text == NULL || out == NULL) return ms__fail(MS_E_INVALID, "ms_hw_from_json: an argument is NULL");
-    ms_status status = ms__check_struct(out->struct_bytes, sizeof *out, "ms_hw");
+    if (text == NULL) return ms__fail(MS_E_INVALID, "ms_hw_from_json: the text is NULL");
+    ms_status status = ms__struct_check(MS__STRUCT(ms_hw), out);
     if (status != MS_OK) return status;
     ms__arena arena = {0};
     const ms__json *document = NULL;
-    ms_hw hw = {.struct_bytes = sizeof hw};
+    ms_hw hw = {0};
     status = ms__json_read(&arena, text, n_bytes, &document);
     if (status == MS_OK) status = read_record(document, &hw);
     ms__arena_free(&arena);
-    if (status == MS_OK) *out = hw;
-    return status;
+    return status == MS_OK ? ms__struct_write(MS__STRUCT(ms_hw), &hw, out) : status;
 }

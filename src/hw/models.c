@@ -8,7 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "../common/status.h"
+#include "../common/fields.h"
+#include "../common/structs.h"
 
 #define NAME_BYTES 96 /* as in ms_hw_gpu */
 
@@ -150,7 +151,7 @@ static bool normalize(const char *text, char out[NAME_BYTES]) {
     return *text == '\0';
 }
 
-/* Is this spelling, alone or with the size of its memory behind it, what was asked for? */
+/* Is this spelling, alone or followed by the size of its memory, what was asked for? */
 static bool is_spelled(const char *wanted, const char *spelling, int nominal_gb) {
     char plain[NAME_BYTES], sized[NAME_BYTES + 16];
     (void)normalize(spelling, plain);
@@ -196,9 +197,8 @@ static const char *closest_key(const char *wanted) {
     return best->key;
 }
 
-static void describe(const model *m, ms_gpu_model *out) {
-    *out = (ms_gpu_model){
-        .struct_bytes = sizeof *out,
+static ms_status write_model(const model *m, ms_gpu_model *out) {
+    const ms_gpu_model found = {
         .key = m->key,
         .name = m->name,
         .memory_bytes = m->memory_mib << 20,
@@ -207,34 +207,43 @@ static void describe(const model *m, ms_gpu_model *out) {
         .fp32_gflops = m->fp32,
         .tf32_gflops = m->tf32,
         .fp16_gflops = m->fp16,
-        .bf16_gflops = m->capability >= 80 ? m->fp16 : 0, /* from there on tensor cores do both alike */
+        .bf16_gflops = ms_capability_has_bf16(m->capability) ? m->fp16 : 0, /* tensor cores do both at one rate */
         .memory_mb_per_s = 1000 * m->memory_gb_per_s,
         .link_mb_per_s = m->link_mb_per_s,
     };
+    return ms__struct_write(MS__STRUCT(ms_gpu_model), &found, out);
+}
+
+const ms_field *ms_gpu_model_fields(int64_t *out_n) {
+    static const ms_field fields[] = {
+        MS__FIELD(ms_gpu_model, key, MS_FIELD_TEXT),
+        MS__FIELD(ms_gpu_model, name, MS_FIELD_TEXT),
+        MS__FIELD(ms_gpu_model, memory_bytes, MS_FIELD_INT64),
+        MS__FIELD(ms_gpu_model, capability, MS_FIELD_INT64),
+        MS__FIELD(ms_gpu_model, n_multiprocessors, MS_FIELD_INT64),
+        MS__FIELD(ms_gpu_model, fp32_gflops, MS_FIELD_INT64),
+        MS__FIELD(ms_gpu_model, tf32_gflops, MS_FIELD_INT64),
+        MS__FIELD(ms_gpu_model, fp16_gflops, MS_FIELD_INT64),
+        MS__FIELD(ms_gpu_model, bf16_gflops, MS_FIELD_INT64),
+        MS__FIELD(ms_gpu_model, memory_mb_per_s, MS_FIELD_INT64),
+        MS__FIELD(ms_gpu_model, link_mb_per_s, MS_FIELD_INT64),
+    };
+    MS__RETURN_FIELDS(fields, out_n);
 }
 
 int64_t ms_gpu_model_count(void) { return (int64_t)N_MODELS; }
 
 ms_status ms_gpu_model_get(int64_t index, ms_gpu_model *out) {
-    if (out == NULL) return ms__fail(MS_E_INVALID, "ms_gpu_model_get: out is NULL");
-    ms_status status = ms__check_struct(out->struct_bytes, sizeof *out, "ms_gpu_model");
-    if (status != MS_OK) return status;
     if (index < 0 || index >= (int64_t)N_MODELS)
         return ms__fail(MS_E_INVALID, "ms_gpu_model_get: there is no model %lld", (long long)index);
-    describe(&models[index], out);
-    return MS_OK;
+    return write_model(&models[index], out);
 }
 
 ms_status ms_gpu_model_find(const char *name, ms_gpu_model *out) {
-    if (name == NULL || out == NULL) return ms__fail(MS_E_INVALID, "ms_gpu_model_find: an argument is NULL");
-    ms_status status = ms__check_struct(out->struct_bytes, sizeof *out, "ms_gpu_model");
-    if (status != MS_OK) return status;
+    if (name == NULL) return ms__fail(MS_E_INVALID, "ms_gpu_model_find: the name is NULL");
     char wanted[NAME_BYTES];
     bool whole = normalize(name, wanted);
-    for (size_t i = 0; i < N_MODELS && whole; i++) {
-        if (!is_called(&models[i], wanted)) continue;
-        describe(&models[i], out);
-        return MS_OK;
-    }
+    for (size_t i = 0; i < N_MODELS && whole; i++)
+        if (is_called(&models[i], wanted)) return write_model(&models[i], out);
     return ms__fail(MS_E_NOT_FOUND, "no GPU \"%.64s\" is known; the closest is \"%s\"", name, closest_key(wanted));
 }

@@ -1,15 +1,21 @@
-/* rates.c - how fast a device is: from its data sheet, or from a file of what was measured on it.
+/* rates.c - how fast a device is: from its data sheet, from a file of what was measured on it, or guessed.
  *
- * A data sheet gives peaks. What operators of a training step reach of them is a fixed share, the same for every
- * device, so that plans for devices that are not there repeat; whoever has the device measures it. Always holds: rates
- * that were made or read here are in the ranges of the table below, so whoever computes with them needs no checks.
+ * A data sheet gives peaks. The operators of a training step reach a fixed share of them, the same for every device, so
+ * that plans for a device that is not here can be repeated elsewhere; who has the device measures it. Invariant: rates
+ * that were made or read here are in the ranges of the table below, so that code which computes with them needs no
+ * checks.
  */
 #include <stddef.h>
 
+#include "../common/fields.h"
 #include "../common/json.h"
+#include "../common/structs.h"
 
 #define VERSION_KEY "memscale_rates"
 #define MOST INT64_C(1000000000) /* of a rate in GFLOP/s or MB/s, and of a time in ns */
+
+/* The oldest chips that compute in a type themselves. */
+enum { LEAST_FP16_CAPABILITY = 70, LEAST_BF16_CAPABILITY = 80 };
 
 /* Per mille of the peak. Large products and copies reach 800 and 900 on an H200; those of a training step are smaller.
  */
@@ -18,25 +24,45 @@ enum { MATRIX_SHARE = 700, MEMORY_SHARE = 850 };
 /* As seen on an H200: 55 GB/s each way and 101 both ways at once, pinning 1.6 GB/s. */
 enum { BOTH_WAYS_SHARE = 1800, PINNING_MB_PER_S = 1600 };
 
-/* An empty kernel behind another one, and an operator of torch called from Python. */
+/* An empty kernel after another one, and an operator of torch called from Python. */
 enum { LAUNCH_NS = 3000, DISPATCH_NS = 6000 };
 
+/* Guesses: of a host as a whole, of a GPU for each multiprocessor, and of the link of any GPU (PCIe 3.0 with 16 lanes).
+ * Products in 16 bits are four times as fast as in 32. */
+enum { HOST_GFLOPS = 100, HOST_MB_PER_S = 20000 };
+enum { GPU_GFLOPS = 200, GPU_MB_PER_S = 10000, GPU_LINK_MB_PER_S = 12000, MAX_MULTIPROCESSORS = 100000 };
+enum { HALF_SPEEDUP = 4 };
+
+/* X(field, least, most) */
+#define FIELD_LIST(X)                                                                                                  \
+    X(source, MS_RATES_TABLE, MS_RATES_MEASURED)                                                                       \
+    X(capability, 0, 9999)                                                                                             \
+    X(memory_bytes, 1, INT64_MAX)                                                                                      \
+    X(fp32_gflops, 1, MOST)                                                                                            \
+    X(tf32_gflops, 0, MOST)                                                                                            \
+    X(fp16_gflops, 0, MOST)                                                                                            \
+    X(bf16_gflops, 0, MOST)                                                                                            \
+    X(memory_mb_per_s, 1, MOST)                                                                                        \
+    X(to_device_mb_per_s, 0, MOST)                                                                                     \
+    X(from_device_mb_per_s, 0, MOST)                                                                                   \
+    X(both_mb_per_s, 0, 2 * MOST)                                                                                      \
+    X(pinning_mb_per_s, 0, MOST)                                                                                       \
+    X(launch_ns, 0, MOST)                                                                                              \
+    X(dispatch_ns, 0, MOST)
+
 static const ms__json_field fields[] = {
-    {"source", offsetof(ms_rates, source), MS_RATES_TABLE, MS_RATES_MEASURED},
-    {"capability", offsetof(ms_rates, capability), 0, 9999},
-    {"memory_bytes", offsetof(ms_rates, memory_bytes), 1, INT64_MAX},
-    {"fp32_gflops", offsetof(ms_rates, fp32_gflops), 1, MOST},
-    {"tf32_gflops", offsetof(ms_rates, tf32_gflops), 0, MOST},
-    {"fp16_gflops", offsetof(ms_rates, fp16_gflops), 0, MOST},
-    {"bf16_gflops", offsetof(ms_rates, bf16_gflops), 0, MOST},
-    {"memory_mb_per_s", offsetof(ms_rates, memory_mb_per_s), 1, MOST},
-    {"to_device_mb_per_s", offsetof(ms_rates, to_device_mb_per_s), 0, MOST},
-    {"from_device_mb_per_s", offsetof(ms_rates, from_device_mb_per_s), 0, MOST},
-    {"both_mb_per_s", offsetof(ms_rates, both_mb_per_s), 0, 2 * MOST},
-    {"pinning_mb_per_s", offsetof(ms_rates, pinning_mb_per_s), 0, MOST},
-    {"launch_ns", offsetof(ms_rates, launch_ns), 0, MOST},
-    {"dispatch_ns", offsetof(ms_rates, dispatch_ns), 0, MOST},
+#define FIELD(name, least, most) {#name, offsetof(ms_rates, name), least, most},
+    FIELD_LIST(FIELD)
+#undef FIELD
 };
+
+static const ms_field exported_fields[] = {
+#define FIELD(name, least, most) MS__FIELD(ms_rates, name, MS_FIELD_INT64),
+    FIELD_LIST(FIELD)
+#undef FIELD
+};
+
+const ms_field *ms_rates_fields(int64_t *out_n) { MS__RETURN_FIELDS(exported_fields, out_n); }
 
 #define N_FIELDS (sizeof fields / sizeof *fields)
 
@@ -51,47 +77,70 @@ static ms_status check_ranges(const ms_rates *rates, const char *caller) {
 
 static int64_t share(int64_t peak, int64_t per_mille) { return peak * per_mille / 1000; }
 
+int ms_capability_has_bf16(int64_t capability) { return capability >= LEAST_BF16_CAPABILITY; }
+
+int ms_capability_has_fp16(int64_t capability) { return capability >= LEAST_FP16_CAPABILITY; }
+
 ms_status ms_rates_from_model(const ms_gpu_model *model, ms_rates *out) {
-    if (model == NULL || out == NULL) return ms__fail(MS_E_INVALID, "ms_rates_from_model: an argument is NULL");
-    ms_status status = ms__check_struct(model->struct_bytes, sizeof *model, "ms_gpu_model");
-    if (status == MS_OK) status = ms__check_struct(out->struct_bytes, sizeof *out, "ms_rates");
+    ms_gpu_model m;
+    ms_status status = ms__struct_read(MS__STRUCT(ms_gpu_model), model, &m);
     if (status != MS_OK) return status;
-    ms_rates rates = {.struct_bytes = sizeof rates,
-                      .source = MS_RATES_TABLE,
-                      .capability = model->capability,
-                      .memory_bytes = model->memory_bytes,
-                      .fp32_gflops = model->fp32_gflops,
-                      .tf32_gflops = model->tf32_gflops,
-                      .fp16_gflops = model->fp16_gflops,
-                      .bf16_gflops = model->bf16_gflops,
-                      .memory_mb_per_s = model->memory_mb_per_s,
-                      .to_device_mb_per_s = model->link_mb_per_s,
-                      .from_device_mb_per_s = model->link_mb_per_s,
+    ms_rates rates = {.source = MS_RATES_TABLE,
+                      .capability = m.capability,
+                      .memory_bytes = m.memory_bytes,
+                      .fp32_gflops = m.fp32_gflops,
+                      .tf32_gflops = m.tf32_gflops,
+                      .fp16_gflops = m.fp16_gflops,
+                      .bf16_gflops = m.bf16_gflops,
+                      .memory_mb_per_s = m.memory_mb_per_s,
+                      .to_device_mb_per_s = m.link_mb_per_s,
+                      .from_device_mb_per_s = m.link_mb_per_s,
                       .pinning_mb_per_s = PINNING_MB_PER_S,
                       .launch_ns = LAUNCH_NS,
                       .dispatch_ns = DISPATCH_NS};
     status = check_ranges(&rates, "ms_rates_from_model");
     if (status != MS_OK) return status;
-    rates.both_mb_per_s = share(model->link_mb_per_s, BOTH_WAYS_SHARE);
+    rates.both_mb_per_s = share(m.link_mb_per_s, BOTH_WAYS_SHARE);
     rates.memory_mb_per_s = share(rates.memory_mb_per_s, MEMORY_SHARE);
     rates.fp32_gflops = share(rates.fp32_gflops, MATRIX_SHARE);
     rates.tf32_gflops = share(rates.tf32_gflops, MATRIX_SHARE);
     rates.fp16_gflops = share(rates.fp16_gflops, MATRIX_SHARE);
     rates.bf16_gflops = share(rates.bf16_gflops, MATRIX_SHARE);
-    status = check_ranges(&rates, "ms_rates_from_model"); /* the share of a tiny rate is none */
-    if (status == MS_OK) *out = rates;
-    return status;
+    status = check_ranges(&rates, "ms_rates_from_model"); /* the share of a tiny rate may be 0 */
+    return status == MS_OK ? ms__struct_write(MS__STRUCT(ms_rates), &rates, out) : status;
+}
+
+ms_status ms_rates_guess(int64_t capability, int64_t memory_bytes, int64_t n_multiprocessors, ms_rates *out) {
+    bool is_gpu = capability != 0;
+    if (is_gpu && (n_multiprocessors < 1 || n_multiprocessors > MAX_MULTIPROCESSORS))
+        return ms__fail(MS_E_INVALID, "ms_rates_guess: n_multiprocessors is %lld", (long long)n_multiprocessors);
+    int64_t fp32 = is_gpu ? GPU_GFLOPS * n_multiprocessors : HOST_GFLOPS, link = is_gpu ? GPU_LINK_MB_PER_S : 0;
+    const ms_rates rates = {.source = MS_RATES_TABLE,
+                            .capability = capability,
+                            .memory_bytes = memory_bytes,
+                            .fp32_gflops = fp32,
+                            .fp16_gflops = ms_capability_has_fp16(capability) ? HALF_SPEEDUP * fp32 : 0,
+                            .bf16_gflops = ms_capability_has_bf16(capability) ? HALF_SPEEDUP * fp32 : 0,
+                            .memory_mb_per_s = is_gpu ? GPU_MB_PER_S * n_multiprocessors : HOST_MB_PER_S,
+                            .to_device_mb_per_s = link,
+                            .from_device_mb_per_s = link,
+                            .both_mb_per_s = 2 * link,
+                            .launch_ns = is_gpu ? LAUNCH_NS : 0,
+                            .dispatch_ns = DISPATCH_NS};
+    ms_status status = check_ranges(&rates, "ms_rates_guess");
+    return status == MS_OK ? ms__struct_write(MS__STRUCT(ms_rates), &rates, out) : status;
 }
 
 ms_status ms_rates_to_json(const ms_rates *rates, char **out_text) {
-    if (rates == NULL || out_text == NULL) return ms__fail(MS_E_INVALID, "ms_rates_to_json: an argument is NULL");
-    ms_status status = ms__check_struct(rates->struct_bytes, sizeof *rates, "ms_rates");
-    if (status == MS_OK) status = check_ranges(rates, "ms_rates_to_json");
+    ms_rates ours;
+    if (out_text == NULL) return ms__fail(MS_E_INVALID, "ms_rates_to_json: out_text is NULL");
+    ms_status status = ms__struct_read(MS__STRUCT(ms_rates), rates, &ours);
+    if (status == MS_OK) status = check_ranges(&ours, "ms_rates_to_json");
     if (status != MS_OK) return status;
     ms__json_writer w = {0};
     ms__json_begin_object(&w, NULL);
     ms__json_put_int(&w, VERSION_KEY, MS_RATES_VERSION);
-    ms__json_put_record(&w, fields, N_FIELDS, rates);
+    ms__json_put_record(&w, fields, N_FIELDS, &ours);
     ms__json_end_object(&w);
     return ms__json_finish(&w, out_text);
 }
@@ -105,15 +154,14 @@ static ms_status read_rates(const ms__json *document, ms_rates *out) {
 }
 
 ms_status ms_rates_from_json(const char *text, size_t n_bytes, ms_rates *out) {
-    if (text == NULL || out == NULL) return ms__fail(MS_E_INVALID, "ms_rates_from_json: an argument is NULL");
-    ms_status status = ms__check_struct(out->struct_bytes, sizeof *out, "ms_rates");
+    if (text == NULL) return ms__fail(MS_E_INVALID, "ms_rates_from_json: the text is NULL");
+    ms_status status = ms__struct_check(MS__STRUCT(ms_rates), out);
     if (status != MS_OK) return status;
     ms__arena arena = {0};
     const ms__json *document = NULL;
-    ms_rates rates = {.struct_bytes = sizeof rates};
+    ms_rates rates = {0};
     status = ms__json_read(&arena, text, n_bytes, &document);
     if (status == MS_OK) status = read_rates(document, &rates);
     ms__arena_free(&arena);
-    if (status == MS_OK) *out = rates;
-    return status;
+    return status == MS_OK ? ms__struct_write(MS__STRUCT(ms_rates), &rates, out) : status;
 }

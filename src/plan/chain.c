@@ -1,51 +1,42 @@
 /* chain.c - playing a chain, and the grids that it is searched on. */
 #include "chain.h"
 
+#include "../common/math.h"
 #include "../sim/roofline.h"
 
 #define MAX_HOST_LEVELS 16
 #define MAX_TICKS (1 << 16)
 
-static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
-
-int32_t ms__chain_wait_ticks(const ms__chain *chain, int32_t backlog) {
-    if (backlog == 0) return 0;
-    int64_t ns = ms__link_wait_ns(&chain->link, backlog);
-    return (int32_t)(ns / chain->tick_ns + (ns % chain->tick_ns != 0));
-}
-
 int32_t ms__chain_copy_levels(const ms__chain *chain, int64_t copy_bytes) {
-    if (chain->host_level_bytes == 0) return 0;
-    return (int32_t)(copy_bytes / chain->host_level_bytes + (copy_bytes % chain->host_level_bytes != 0));
+    return chain->host_level_bytes == 0 ? 0 : (int32_t)ms__ceil_div(copy_bytes, chain->host_level_bytes);
 }
 
 int32_t ms__chain_host_levels(const ms__chain *chain) {
     if (chain->host_level_bytes == 0) return 1;
-    int64_t levels = chain->host_limit_bytes / chain->host_level_bytes;
-    return (int32_t)(levels < MAX_HOST_LEVELS ? levels : MAX_HOST_LEVELS) + 1;
+    return (int32_t)ms__min(chain->host_limit_bytes / chain->host_level_bytes, MAX_HOST_LEVELS) + 1;
 }
 
-ms__value ms__chain_play(const ms__chain *chain, const uint8_t *choices) {
+ms__value ms__chain_play(const ms__chain *chain, const ms__grid *grid, const uint8_t *choices) {
     ms__value value = {.peak_bytes = chain->gap_bytes[0], .is_valid = true};
     int64_t held = 0;
     int32_t backlog = 0, levels = 0;
     for (int32_t i = 0; i < chain->n; i++) {
         const ms__option *o = &chain->units[i].options[choices[i]];
         int64_t before = held + backlog * chain->link.slot_bytes;
-        value.peak_bytes = larger(value.peak_bytes, before + larger(o->forward_bytes, o->backward_bytes));
-        backlog = (backlog > o->hide_slots ? backlog - o->hide_slots : 0) + o->copy_slots;
-        value.ticks += o->ticks;
-        if (o->waits) {
-            value.ticks += ms__chain_wait_ticks(chain, backlog);
-            backlog = 0;
-        }
-        if (backlog > chain->link.max_slots) value.is_valid = false;
+        value.peak_bytes = ms__max(value.peak_bytes, before + ms__max(o->forward_bytes, o->backward_bytes));
+        ms__link_step step = ms__link_advance(&chain->link, backlog, o->hide_slots, o->copy_slots, o->waits);
+        value.ticks += grid->ticks[i][choices[i]];
+        if (step.is_over)
+            value.is_valid = false; /* its bytes are those of a link that could take it */
+        else
+            value.ticks += ms__grid_wait_ticks(grid, &chain->link, step.waited);
+        backlog = step.is_over ? step.waited : step.backlog;
         held += o->held_bytes;
         value.host_bytes += o->copy_bytes;
         levels += ms__chain_copy_levels(chain, o->copy_bytes);
-        value.peak_bytes = larger(value.peak_bytes, held + backlog * chain->link.slot_bytes + chain->gap_bytes[i + 1]);
+        value.peak_bytes = ms__max(value.peak_bytes, held + backlog * chain->link.slot_bytes + chain->gap_bytes[i + 1]);
     }
-    value.ticks += ms__chain_wait_ticks(chain, backlog);
+    value.ticks += ms__grid_wait_ticks(grid, &chain->link, backlog);
     if (levels >= ms__chain_host_levels(chain)) value.is_valid = false;
     return value;
 }
@@ -56,18 +47,15 @@ int64_t ms__chain_least_peak(const ms__chain *chain) {
         int64_t least_held = INT64_MAX, least_here = INT64_MAX;
         for (int32_t o = 0; o < chain->units[i].n_options; o++) {
             const ms__option *option = &chain->units[i].options[o];
-            int64_t here = larger(option->forward_bytes, option->backward_bytes);
-            if (here < least_here) least_here = here;
-            if (option->held_bytes < least_held) least_held = option->held_bytes;
+            least_here = ms__min(least_here, ms__max(option->forward_bytes, option->backward_bytes));
+            least_held = ms__min(least_held, option->held_bytes);
         }
-        least = larger(least, held + least_here);
+        least = ms__max(least, held + least_here);
         held += least_held;
-        least = larger(least, held + chain->gap_bytes[i + 1]);
+        least = ms__max(least, held + chain->gap_bytes[i + 1]);
     }
     return least;
 }
-
-/* ---- Ticks ---- */
 
 bool ms__chain_has_copies(const ms__chain *chain) {
     for (int32_t i = 0; i < chain->n; i++)
@@ -83,6 +71,18 @@ bool ms__chain_has_waits(const ms__chain *chain) {
     return false;
 }
 
+/* ---- Grids ---- */
+
+int32_t ms__grid_wait_ticks(const ms__grid *grid, const ms__link *link, int32_t slots) {
+    return slots == 0 ? 0 : (int32_t)ms__ceil_div(ms__link_wait_ns(link, slots), grid->tick_ns);
+}
+
+/* Times that are cut off (roofline.h) still differ by their ticks. */
+int64_t ms__grid_step_ns(const ms__grid *grid, const ms__chain *chain, int64_t ticks) {
+    int64_t most = INT64_MAX / 4;
+    return chain->base_ns + (ticks > most / grid->tick_ns ? most : ticks * grid->tick_ns);
+}
+
 /* How many ticks a plan may take at most: more would be slower to search, fewer less exact. Each backlog and level of
  * host memory is searched with all of them. */
 static int64_t wanted_ticks(const ms__chain *chain) {
@@ -92,29 +92,29 @@ static int64_t wanted_ticks(const ms__chain *chain) {
 }
 
 /* What a unit may add to the time of the step at most. */
-static int64_t most_ns(const ms__chain *chain, const ms__chain_unit *unit, bool waits) {
+static int64_t most_ns(const ms__chain *chain, const ms__chain_unit *unit, ms__grid_kind kind) {
     int64_t most = 0, wait_ns = INT64_C(2) * chain->link.max_slots * chain->link.slot_ns;
     for (int32_t o = 0; o < unit->n_options; o++) {
         const ms__option *option = &unit->options[o];
-        if (option->waits && !waits) continue;
-        most = larger(most, ms__add_ns(option->extra_ns, option->waits ? 2 * wait_ns : 0));
+        if (option->waits && kind == MS__GRID_FINE) continue;
+        most = ms__max(most, ms__add_ns(option->extra_ns, option->waits ? 2 * wait_ns : 0));
     }
     return most;
 }
 
-void ms__chain_set_ticks(ms__chain *chain, bool waits) {
+ms_status ms__grid_make(ms__arena *arena, const ms__chain *chain, ms__grid_kind kind, ms__grid *out) {
     int64_t range = INT64_C(2) * chain->link.max_slots * chain->link.slot_ns;
-    for (int32_t i = 0; i < chain->n; i++) range = ms__add_ns(range, most_ns(chain, &chain->units[i], waits));
-    chain->tick_ns = range / wanted_ticks(chain) + 1;
-    int64_t most = ms__chain_wait_ticks(chain, chain->link.max_slots);
+    for (int32_t i = 0; i < chain->n; i++) range = ms__add_ns(range, most_ns(chain, &chain->units[i], kind));
+    *out = (ms__grid){.tick_ns = range / wanted_ticks(chain) + 1};
+    ms_status status = ms__arena_arrays(arena, MS__ARRAY(out->ticks, chain->n));
+    if (status != MS_OK) return status;
+    int64_t most = ms__grid_wait_ticks(out, &chain->link, chain->link.max_slots);
     for (int32_t i = 0; i < chain->n; i++) {
-        ms__chain_unit *unit = &chain->units[i];
-        for (int32_t o = 0; o < unit->n_options; o++) {
-            ms__option *option = &unit->options[o];
-            int64_t ticks = option->extra_ns / chain->tick_ns + (option->extra_ns % chain->tick_ns != 0);
-            option->ticks = (int32_t)(ticks < MAX_TICKS ? ticks : MAX_TICKS); /* which no plan has */
-        }
-        most += most_ns(chain, unit, waits) / chain->tick_ns + 1;
+        const ms__chain_unit *unit = &chain->units[i];
+        for (int32_t o = 0; o < unit->n_options; o++) /* MAX_TICKS: which no plan has */
+            out->ticks[i][o] = (int32_t)ms__min(ms__ceil_div(unit->options[o].extra_ns, out->tick_ns), MAX_TICKS);
+        most += most_ns(chain, unit, kind) / out->tick_ns + 1;
     }
-    chain->max_ticks = (int32_t)(most < MAX_TICKS ? most : MAX_TICKS - 1);
+    out->max_ticks = (int32_t)ms__min(most, MAX_TICKS - 1);
+    return MS_OK;
 }

@@ -1,40 +1,47 @@
-/* decide.h - what a decision is made from: the states that may be, each with its chain, and what plans come to. */
+/* decide.h - what a decision is made from: the sets of model options that are allowed, each with its chain, and what
+ * plans come to.
+ */
 #ifndef MS_PLAN_DECIDE_H
 #define MS_PLAN_DECIDE_H
 
+#include "../sim/roofline.h"
 #include "chain_build.h"
+#include "plan.h"
 
 #define MS__N_MODEL_CHOICES (MS_MODEL_ALL + 1)
 
-/* A plan that may be. */
+/* A plan that is possible. */
 typedef struct ms__candidate {
     uint32_t model_options;
     int64_t peak_bytes, step_ns, host_bytes;
-    bool waits;       /* the chain's ticks were set so */
-    uint8_t *choices; /* by position of the chain; NULL: there is none */
+    const ms__grid *grid; /* that its time was counted on */
+    uint8_t *choices;     /* by position of the chain; NULL: there is none */
 } ms__candidate;
 
-/* One state of the model that may be. */
+/* One set of model options that is allowed, with its chain. */
 typedef struct ms__model_choice {
     uint32_t model_options;
     const ms__basis *basis;
     ms__chain chain;
-    int64_t host_bytes;  /* that the state takes */
+    int64_t host_bytes;  /* that the options take */
     int64_t least_bytes; /* no plan has a lower peak */
-    int64_t least_ns;    /* with ticks as they are set: a plan counts as no faster */
-    int64_t slowest_ns;  /* of plans that do not wait for the link; 0: not known */
-    bool waits;          /* ticks are set so that plans which wait for the link fit */
 } ms__model_choice;
+
+/* The plans of a model choice whose times are counted on one grid. */
+typedef struct ms__plan_list {
+    const ms__model_choice *model;
+    const ms__grid *grid;
+    int64_t least_ns; /* a plan counts as no faster */
+} ms__plan_list;
 
 typedef struct ms__decision {
     const ms_plan_request *request; /* was checked */
     ms__arena arena;
     ms__basis plain, half;
-    ms__model_choice variants[MS__N_MODEL_CHOICES]; /* the fastest first */
-    int32_t n_variants;
+    ms__model_choice models[MS__N_MODEL_CHOICES]; /* the fastest first */
+    int32_t n_models;
     int64_t usable_bytes; /* the budget less the margin */
     int64_t baseline_bytes, baseline_ns;
-    int32_t *actions; /* by unit: room for one plan */
     ms__candidate best;
 } ms__decision;
 
@@ -42,16 +49,47 @@ typedef struct ms__decision {
 ms_status ms__decision_open(ms__decision *decision);
 void ms__decision_close(ms__decision *decision);
 
-/* What these choices come to, counted with ticks as they are set: the larger of what the chain says and what a
- * simulation says must be reserved. A model that is left alone is exactly as it was simulated. Where it is more than
- * `most_bytes`, the peak is some number that is. `out->choices` is left out. Errors: as ms_simulation_create. */
-ms_status ms__decision_appraise(const ms__decision *decision, const ms__model_choice *variant, const uint8_t *choices,
-                                int64_t most_bytes, ms__candidate *out);
+/* The model choice with these options, or the fastest if there is none. */
+const ms__model_choice *ms__decision_model(const ms__decision *decision, uint32_t model_options);
+
+/* A copy of a caller's request. It points into itself, so it must stay where it is. */
+typedef struct ms__request_copy {
+    ms_plan_request request;
+    ms__device_copy device;
+} ms__request_copy;
+
+/* A request that plans can be made from. Errors: as ms_plan_create. */
+ms_status ms__request_read(const ms_plan_request *theirs, ms__request_copy *out);
+
+/* ---- What plans come to (appraise.c) ---- */
+
+/* What these choices come to: the larger of what the chain says and what a simulation says must be reserved. A model
+ * that is left alone is exactly as it was simulated. Where it is more than `most_bytes`, the peak is some number that
+ * is. `out->choices` is left out. Errors: as ms_simulation_create. */
+ms_status ms__appraise(const ms__decision *decision, const ms__plan_list *list, const uint8_t *choices,
+                       int64_t most_bytes, ms__candidate *out);
+
+/* What must be reserved for these choices; with more than `most_bytes` some number that is more. The model choice has a
+ * step. Errors: as ms_simulation_create. */
+ms_status ms__find_needed(const ms__decision *decision, const ms__model_choice *model, const uint8_t *choices,
+                          int64_t most_bytes, int64_t *out);
+
+/* The step under these choices. Errors: as ms_simulation_create. */
+ms_status ms__simulate_choices(const ms__decision *decision, const ms__model_choice *model, const uint8_t *choices,
+                               ms_simulation_summary *out);
+
+/* Is torch's allocator simulated? */
+bool ms__models_allocator(const ms_plan_request *request);
 
 /* The highest peak of a simulation: of the first step, or of a later one. */
 int64_t ms__simulated_peak(const ms_simulation_summary *summary);
 
-/* Is this a request that ms_plan_create can take? Errors: as there. */
-ms_status ms__request_check(const ms_plan_request *request);
+/* ---- Why (explain.c) ---- */
+
+/* Fill in the entries of a plan: what each unit got, and the action that came closest. */
+void ms__explain_units(const ms__decision *decision, ms_plan *plan);
+
+/* Nothing fits, and `best` is the plan with the least peak: report how close it comes and what is in the way. */
+ms_status ms__refuse(const ms__decision *decision);
 
 #endif

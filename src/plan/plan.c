@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "../common/hash.h"
+#include "../common/structs.h"
 #include "../sim/roofline.h"
 #include "decide.h"
 
@@ -13,7 +14,7 @@
 #define ALL_FLAGS ((uint32_t)(MS_PLAN_FORCE | MS_PLAN_FASTEST | MS_PLAN_RECOMPUTE_ALL))
 
 ms_status ms__plan_new(int64_t n_entries, ms_plan **out) {
-    if (n_entries < 0 || n_entries > MAX_ENTRIES) return ms__fail(MS_E_LIMIT, "a plan of too many units");
+    if (n_entries < 0 || n_entries > MAX_ENTRIES) return ms__fail(MS_E_LIMIT, "a plan with too many units");
     ms_plan *plan = calloc(1, sizeof *plan);
     if (plan == NULL) return ms__fail_memory(sizeof *plan);
     plan->entries = ms__arena_array(&plan->arena, (size_t)n_entries, sizeof *plan->entries);
@@ -22,8 +23,6 @@ ms_status ms__plan_new(int64_t n_entries, ms_plan **out) {
         return MS_E_NO_MEMORY;
     }
     plan->n_entries = n_entries;
-    plan->summary.struct_bytes = sizeof plan->summary;
-    for (int64_t i = 0; i < n_entries; i++) plan->entries[i].struct_bytes = sizeof *plan->entries;
     *out = plan;
     return MS_OK;
 }
@@ -34,20 +33,26 @@ ms_status ms__plan_set_name(ms_plan *plan, int64_t index, const char *name) {
     return plan->entries[index].name == NULL ? MS_E_NO_MEMORY : MS_OK;
 }
 
+ms_plan *ms_plan_share(const ms_plan *plan) {
+    ms_plan *shared = (ms_plan *)plan; /* never changed, but for the number of its owners */
+    if (shared != NULL) ms__owners_add(&shared->owners);
+    return shared;
+}
+
 void ms_plan_destroy(ms_plan *plan) {
-    if (plan == NULL) return;
+    if (plan == NULL || !ms__owners_remove(&plan->owners)) return;
     ms__arena_free(&plan->arena);
     free(plan);
 }
 
 /* ---- Requests ---- */
 
-static ms_status check_profiles(const ms_plan_request *request) {
+static ms_status check_plan_profiles(ms_plan_request *request, ms__device_copy *device) {
     const ms_profile *profile = request->profile, *half = request->half_profile;
     if (profile == NULL) return ms__fail(MS_E_INVALID, "ms_plan_create: the profile is NULL");
-    if (profile->step == NULL && half == NULL) return MS_OK;
-    if (request->device == NULL) return ms__fail(MS_E_INVALID, "ms_plan_create: the device is NULL");
-    ms_status status = ms__device_check(request->device);
+    if (profile->step == NULL && half == NULL && request->device == NULL) return MS_OK;
+    ms_status status = ms__device_read(request->device, device);
+    request->device = &device->device;
     if (status != MS_OK || half == NULL) return status;
     if (profile->step == NULL || half->step == NULL || half->n_units != profile->n_units)
         return ms__fail(MS_E_MISMATCH, "ms_plan_create: the two profiles are not of one model");
@@ -57,10 +62,10 @@ static ms_status check_profiles(const ms_plan_request *request) {
     return MS_OK;
 }
 
-ms_status ms__request_check(const ms_plan_request *request) {
-    if (request == NULL) return ms__fail(MS_E_INVALID, "ms_plan_create: the request is NULL");
-    ms_status status = ms__check_struct(request->struct_bytes, sizeof *request, "ms_plan_request");
-    if (status == MS_OK) status = check_profiles(request);
+ms_status ms__request_read(const ms_plan_request *theirs, ms__request_copy *out) {
+    ms_plan_request *request = &out->request;
+    ms_status status = ms__struct_read(MS__STRUCT(ms_plan_request), theirs, request);
+    if (status == MS_OK) status = check_plan_profiles(request, &out->device);
     if (status != MS_OK) return status;
     if (!ms__size_in_range(request->budget_bytes) || !ms__size_in_range(request->margin_bytes) ||
         !ms__size_in_range(request->host_limit_bytes))
@@ -68,12 +73,12 @@ ms_status ms__request_check(const ms_plan_request *request) {
     if (request->budget_bytes == 0) return ms__fail(MS_E_INVALID, "ms_plan_create: the budget must be above 0");
     if (request->slowdown_ppm > 1000000000) return ms__fail(MS_E_INVALID, "ms_plan_create: slowdown out of range");
     if ((request->actions & ~ALL_ACTIONS) != 0 || (request->model_options & ~(uint32_t)MS_MODEL_ALL) != 0 ||
-        (request->flags & ~ALL_FLAGS) != 0)
+        (request->flags & ~ALL_FLAGS) != 0 || (request->simulation & ~MS__SIMULATE_ALL) != 0)
         return ms__fail(MS_E_INVALID, "ms_plan_create: a flag is unknown");
     return MS_OK;
 }
 
-static ms_status fill(ms_plan *plan, const ms_plan_request *request) {
+static ms_status fill_plan(ms_plan *plan, const ms_plan_request *request) {
     const ms_profile *profile = request->profile;
     ms_status status = MS_OK;
     for (int64_t i = 0; i < profile->n_units && status == MS_OK; i++) {
@@ -91,13 +96,14 @@ static ms_status fill(ms_plan *plan, const ms_plan_request *request) {
 }
 
 ms_status ms_plan_create(const ms_plan_request *request, ms_plan **out_plan) {
-    ms_status status = ms__request_check(request);
+    ms__request_copy copy;
+    ms_status status = ms__request_read(request, &copy);
     if (status != MS_OK) return status;
     if (out_plan == NULL) return ms__fail(MS_E_INVALID, "ms_plan_create: out_plan is NULL");
     ms_plan *plan = NULL;
-    status = ms__plan_new(request->profile->n_units, &plan);
+    status = ms__plan_new(copy.request.profile->n_units, &plan);
     if (status != MS_OK || plan == NULL) return status;
-    status = fill(plan, request);
+    status = fill_plan(plan, &copy.request);
     if (status != MS_OK) {
         ms_plan_destroy(plan);
         return status;
@@ -125,59 +131,18 @@ static uint64_t fingerprint(const ms_plan *plan) {
 }
 
 ms_status ms_plan_get_summary(const ms_plan *plan, ms_plan_summary *out) {
-    if (plan == NULL || out == NULL) return ms__fail(MS_E_INVALID, "ms_plan_get_summary: an argument is NULL");
-    ms_status status = ms__check_struct(out->struct_bytes, sizeof *out, "ms_plan_summary");
-    if (status != MS_OK) return status;
-    *out = plan->summary;
-    out->n_units = plan->n_entries;
-    out->n_changed = 0;
-    for (int64_t i = 0; i < plan->n_entries; i++) out->n_changed += plan->entries[i].action != MS_ACTION_KEEP;
-    out->fingerprint = fingerprint(plan);
-    return MS_OK;
+    if (plan == NULL) return ms__fail(MS_E_INVALID, "ms_plan_get_summary: the plan is NULL");
+    ms_plan_summary summary = plan->summary;
+    summary.n_units = plan->n_entries;
+    summary.n_changed = 0;
+    for (int64_t i = 0; i < plan->n_entries; i++) summary.n_changed += plan->entries[i].action != MS_ACTION_KEEP;
+    summary.fingerprint = fingerprint(plan);
+    return ms__struct_write(MS__STRUCT(ms_plan_summary), &summary, out);
 }
 
 ms_status ms_plan_get_entry(const ms_plan *plan, int64_t index, ms_plan_entry *out) {
-    if (plan == NULL || out == NULL) return ms__fail(MS_E_INVALID, "ms_plan_get_entry: an argument is NULL");
-    ms_status status = ms__check_struct(out->struct_bytes, sizeof *out, "ms_plan_entry");
-    if (status != MS_OK) return status;
+    if (plan == NULL) return ms__fail(MS_E_INVALID, "ms_plan_get_entry: the plan is NULL");
     if (index < 0 || index >= plan->n_entries)
         return ms__fail(MS_E_INVALID, "unit %lld of a plan with %lld", (long long)index, (long long)plan->n_entries);
-    *out = plan->entries[index];
-    return MS_OK;
-}
-
-static const char *const action_names[MS_N_ACTIONS] = {"keep",
-                                                       "recompute",
-                                                       "keep attention and products",
-                                                       "keep products",
-                                                       "keep attention",
-                                                       "offload",
-                                                       "offload now",
-                                                       "recompute and offload",
-                                                       "recompute and offload now",
-                                                       "tile"};
-static const char *const reason_names[MS_N_REASONS] = {"not needed", "no gain",     "not eligible", "not run",
-                                                       "saves",      "over budget", "slower",       "higher peak"};
-static const char *const state_names[] = {"half", "8bit", "offload", "offload gradients", "tile loss"};
-
-const char *ms_action_name(int32_t action) { return action >= 0 && action < MS_N_ACTIONS ? action_names[action] : "?"; }
-
-const char *ms_reason_name(int32_t reason) { return reason >= 0 && reason < MS_N_REASONS ? reason_names[reason] : "?"; }
-
-const char *ms_model_option_name(uint32_t flag) {
-    for (uint32_t i = 0; i < sizeof state_names / sizeof *state_names; i++)
-        if (flag == 1U << i) return state_names[i];
-    return "?";
-}
-
-const char *ms__category_name(int32_t category) {
-    static const char *const names[MS_N_CATEGORIES] = {"activations", "parameters",      "buffers",     "inputs",
-                                                       "gradients",   "optimizer state", "temporaries", "libraries"};
-    return names[category];
-}
-
-const char *ms__phase_name(int32_t phase) {
-    static const char *const names[MS_N_PHASES] = {
-        "no phase", "forward", "the loss", "backward", "the optimizer step", "the optimizer step", "no phase"};
-    return names[phase];
+    return ms__struct_write(MS__STRUCT(ms_plan_entry), &plan->entries[index], out);
 }

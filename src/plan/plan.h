@@ -3,17 +3,20 @@
 #define MS_PLAN_PLAN_H
 
 #include "../common/arena.h"
+#include "../common/names.h"
+#include "../common/shared.h"
 #include "../common/status.h"
 #include "../profile/profile.h"
 
 struct ms_plan {
+    ms__owners owners;
     ms__arena arena;
     ms_plan_entry *entries; /* names belong to the arena */
     int64_t n_entries;
     ms_plan_summary summary; /* but for what the entries say: counts and the fingerprint */
 };
 
-/* A plan with so many entries, all zero. `*out` is owned, ms_plan_destroy. Errors: MS_E_LIMIT, MS_E_NO_MEMORY. */
+/* A plan with n entries, all zero. `*out` is owned, ms_plan_destroy. Errors: MS_E_LIMIT, MS_E_NO_MEMORY. */
 ms_status ms__plan_new(int64_t n_entries, ms_plan **out);
 
 /* Give an entry its name, which is copied. Errors: MS_E_INVALID (no name), MS_E_NO_MEMORY. */
@@ -23,8 +26,6 @@ ms_status ms__plan_set_name(ms_plan *plan, int64_t index, const char *name);
  * ms_plan_create. */
 ms_status ms__plan_decide(ms_plan *plan, const ms_plan_request *request);
 
-/* For people: a part of the peak (enum ms_category), and a phase (enum ms_phase). Static storage. */
-const char *ms__category_name(int32_t category);
-const char *ms__phase_name(int32_t phase);
+extern const ms__name ms__reasons[MS_N_REASONS]; /* explain.c */
 
 #endif

@@ -1,88 +1,156 @@
-/* plan_json.c - plans as files: versioned JSON, read back strictly, and matched against a model. */
+/* plan_json.c - plans as files: versioned JSON, read back strictly, and matched against a model.
+ *
+ * Actions, reasons, model options, phases and categories are written by their identifiers. What a file has is in two
+ * tables of fields, one for a plan and one for a unit of it; writing, reading and the check for unknown keys go by
+ * them.
+ */
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "../common/json.h"
+#include "../sim/actions.h"
+#include "../sim/model_options.h"
 #include "plan.h"
 
 #define VERSION_KEY "memscale_plan"
-#define VERSION 2
+#define VERSION 3
+#define UNITS_KEY "units"
+#define NAME_KEY "name"
+#define MAX_FIELDS 32
+
+/* ---- Words ---- */
+
+/* The identifiers of an enumeration, by number; for flags, by the number of the bit. */
+typedef struct words {
+    const char *(*at)(int index);
+    int n;
+} words;
+
+static const char *action_word(int i) { return ms__actions[i].name.identifier; }
+static const char *reason_word(int i) { return ms__reasons[i].identifier; }
+static const char *phase_word(int i) { return ms__phases[i].name.identifier; }
+static const char *category_word(int i) { return ms__categories[i].identifier; }
+static const char *model_option_word(int i) { return ms__model_options[i].name.identifier; }
+
+static const char *flag_word(int i) {
+    static const char *const flags[] = {"force", "fastest", "recompute_all"}; /* enum ms_plan_flag */
+    return flags[i];
+}
+
+static const words actions = {action_word, MS_N_ACTIONS};
+static const words reasons = {reason_word, MS_N_REASONS};
+static const words phases = {phase_word, MS_N_PHASES};
+static const words categories = {category_word, MS_N_CATEGORIES};
+static const words model_options = {model_option_word, MS__N_MODEL_OPTIONS};
+static const words flags = {flag_word, 3};
 
 /* ---- Fields ---- */
 
+enum field_kind {
+    NUMBER, /* int64_t */
+    INDEX,  /* int32_t, -1 for none */
+    WORD,   /* int32_t: an enumerator */
+    SET,    /* uint32_t: flags, as an array of words */
+    PARTS   /* int64_t for each word, as an object */
+};
+
+typedef struct field {
+    const char *key;
+    size_t offset;
+    enum field_kind kind;
+    int64_t min, max;   /* of numbers and parts */
+    const words *words; /* of the other kinds */
+} field;
+
 #define MAX (INT64_C(1) << 62)        /* sums of a few sizes or times */
 #define MAX_CHANGE (INT64_C(1) << 61) /* so that differences are numbers, too */
-#define SIZE(type, name) {#name, offsetof(type, name), 0, MAX}
-#define CHANGE(type, name) {#name, offsetof(type, name), -MAX_CHANGE, MAX_CHANGE}
+#define SIZE(type, name) {#name, offsetof(type, name), NUMBER, 0, MAX, NULL}
+#define CHANGE(type, name) {#name, offsetof(type, name), NUMBER, -MAX_CHANGE, MAX_CHANGE, NULL}
+#define WORDS(type, name, kind, list) {#name, offsetof(type, name), kind, -MAX, MAX, list}
 
-static const ms__json_field summary_fields[] = {SIZE(ms_plan_summary, baseline_peak_bytes),
-                                                SIZE(ms_plan_summary, predicted_peak_bytes),
-                                                {"budget_bytes", offsetof(ms_plan_summary, budget_bytes), 1, MAX},
-                                                SIZE(ms_plan_summary, margin_bytes),
-                                                SIZE(ms_plan_summary, host_limit_bytes),
-                                                SIZE(ms_plan_summary, host_bytes),
-                                                SIZE(ms_plan_summary, baseline_ns),
-                                                SIZE(ms_plan_summary, step_ns),
-                                                CHANGE(ms_plan_summary, slowdown_ppm),
-                                                SIZE(ms_plan_summary, batch),
-                                                SIZE(ms_plan_summary, length),
-                                                {"skipped", offsetof(ms_plan_summary, skipped), 0, 1}};
+static const field plan_fields[] = {SIZE(ms_plan_summary, baseline_peak_bytes),
+                                    SIZE(ms_plan_summary, predicted_peak_bytes),
+                                    {"budget_bytes", offsetof(ms_plan_summary, budget_bytes), NUMBER, 1, MAX, NULL},
+                                    SIZE(ms_plan_summary, margin_bytes),
+                                    SIZE(ms_plan_summary, host_limit_bytes),
+                                    SIZE(ms_plan_summary, host_bytes),
+                                    SIZE(ms_plan_summary, baseline_ns),
+                                    SIZE(ms_plan_summary, step_ns),
+                                    CHANGE(ms_plan_summary, slowdown_ppm),
+                                    SIZE(ms_plan_summary, batch),
+                                    SIZE(ms_plan_summary, length),
+                                    {"skipped", offsetof(ms_plan_summary, skipped), NUMBER, 0, 1, NULL},
+                                    WORDS(ms_plan_summary, model_options, SET, &model_options),
+                                    WORDS(ms_plan_summary, flags, SET, &flags),
+                                    {"peak_unit", offsetof(ms_plan_summary, peak_unit), INDEX, -1, INT32_MAX, NULL},
+                                    WORDS(ms_plan_summary, peak_phase, WORD, &phases),
+                                    WORDS(ms_plan_summary, parts, PARTS, &categories)};
 
-static const ms__json_field entry_fields[] = {SIZE(ms_plan_entry, param_bytes),  CHANGE(ms_plan_entry, plain_bytes),
-                                              CHANGE(ms_plan_entry, held_bytes), SIZE(ms_plan_entry, host_bytes),
-                                              SIZE(ms_plan_entry, extra_ns),     CHANGE(ms_plan_entry, other_bytes),
-                                              CHANGE(ms_plan_entry, other_ns)};
+static const field unit_fields[] = {WORDS(ms_plan_entry, action, WORD, &actions),
+                                    WORDS(ms_plan_entry, reason, WORD, &reasons),
+                                    WORDS(ms_plan_entry, other, WORD, &actions),
+                                    WORDS(ms_plan_entry, other_reason, WORD, &reasons),
+                                    SIZE(ms_plan_entry, param_bytes),
+                                    CHANGE(ms_plan_entry, plain_bytes),
+                                    CHANGE(ms_plan_entry, held_bytes),
+                                    SIZE(ms_plan_entry, host_bytes),
+                                    SIZE(ms_plan_entry, extra_ns),
+                                    CHANGE(ms_plan_entry, other_bytes),
+                                    CHANGE(ms_plan_entry, other_ns)};
 
-enum { N_SUMMARY_FIELDS = sizeof summary_fields / sizeof *summary_fields };
-enum { N_ENTRY_FIELDS = sizeof entry_fields / sizeof *entry_fields };
+enum { N_PLAN_FIELDS = sizeof plan_fields / sizeof *plan_fields };
+enum { N_UNIT_FIELDS = sizeof unit_fields / sizeof *unit_fields };
+_Static_assert(N_PLAN_FIELDS + 3 <= MAX_FIELDS && N_UNIT_FIELDS + 2 <= MAX_FIELDS, "room for all keys");
 
 /* ---- Writing ---- */
 
-static const char *const flag_names[] = {"force", "fastest", "recompute all"};
-
-static const char *flag_name(uint32_t flag) {
-    for (uint32_t i = 0; i < sizeof flag_names / sizeof *flag_names; i++)
-        if (flag == 1U << i) return flag_names[i];
-    return "?";
+static void put_word(ms__json_writer *w, const char *key, const char *word) {
+    ms__json_put_string(w, key, word, strlen(word));
 }
 
-static void put_text(ms__json_writer *w, const char *key, const char *text) {
-    ms__json_put_string(w, key, text, strlen(text));
+static void put_field(ms__json_writer *w, const field *f, const void *value) {
+    switch (f->kind) {
+    case NUMBER:
+        ms__json_put_int(w, f->key, *(const int64_t *)value);
+        break;
+    case INDEX:
+        ms__json_put_int(w, f->key, *(const int32_t *)value);
+        break;
+    case WORD:
+        put_word(w, f->key, f->words->at(*(const int32_t *)value));
+        break;
+    case SET:
+        ms__json_begin_array(w, f->key);
+        for (int i = 0; i < f->words->n; i++)
+            if (*(const uint32_t *)value & 1U << i) put_word(w, NULL, f->words->at(i));
+        ms__json_end_array(w);
+        break;
+    case PARTS:
+        ms__json_begin_object(w, f->key);
+        for (int i = 0; i < f->words->n; i++) ms__json_put_int(w, f->words->at(i), ((const int64_t *)value)[i]);
+        ms__json_end_object(w);
+        break;
+    }
 }
 
-static void put_set(ms__json_writer *w, const char *key, uint32_t set, const char *(*name_of)(uint32_t)) {
-    ms__json_begin_array(w, key);
-    for (uint32_t flag = 1; strcmp(name_of(flag), "?") != 0; flag <<= 1)
-        if (set & flag) put_text(w, NULL, name_of(flag));
-    ms__json_end_array(w);
-}
-
-static void put_entry(ms__json_writer *w, const ms_plan_entry *entry) {
-    ms__json_begin_object(w, NULL);
-    put_text(w, "name", entry->name);
-    put_text(w, "action", ms_action_name(entry->action));
-    put_text(w, "reason", ms_reason_name(entry->reason));
-    put_text(w, "other", ms_action_name(entry->other));
-    put_text(w, "other_reason", ms_reason_name(entry->other_reason));
-    ms__json_put_record(w, entry_fields, N_ENTRY_FIELDS, entry);
-    ms__json_end_object(w);
+static void put_fields(ms__json_writer *w, const field *fields, size_t n, const void *record) {
+    for (size_t i = 0; i < n; i++) put_field(w, &fields[i], (const char *)record + fields[i].offset);
 }
 
 ms_status ms_plan_to_json(const ms_plan *plan, char **out_text) {
     if (plan == NULL || out_text == NULL) return ms__fail(MS_E_INVALID, "ms_plan_to_json: an argument is NULL");
-    const ms_plan_summary *s = &plan->summary;
     ms__json_writer w = {0};
     ms__json_begin_object(&w, NULL);
     ms__json_put_int(&w, VERSION_KEY, VERSION);
-    ms__json_put_record(&w, summary_fields, N_SUMMARY_FIELDS, s);
-    put_set(&w, "state", s->model_options, ms_model_option_name);
-    put_set(&w, "flags", s->flags, flag_name);
-    ms__json_put_int(&w, "peak_unit", s->peak_unit);
-    ms__json_put_int(&w, "peak_phase", s->peak_phase);
-    ms__json_put_ints(&w, "parts", s->parts, MS_N_CATEGORIES);
-    ms__json_begin_array(&w, "units");
-    for (int64_t i = 0; i < plan->n_entries; i++) put_entry(&w, &plan->entries[i]);
+    put_fields(&w, plan_fields, N_PLAN_FIELDS, &plan->summary);
+    ms__json_begin_array(&w, UNITS_KEY);
+    for (int64_t i = 0; i < plan->n_entries; i++) {
+        ms__json_begin_object(&w, NULL);
+        put_word(&w, NAME_KEY, plan->entries[i].name);
+        put_fields(&w, unit_fields, N_UNIT_FIELDS, &plan->entries[i]);
+        ms__json_end_object(&w);
+    }
     ms__json_end_array(&w);
     ms__json_end_object(&w);
     return ms__json_finish(&w, out_text);
@@ -90,113 +158,105 @@ ms_status ms_plan_to_json(const ms_plan *plan, char **out_text) {
 
 /* ---- Reading ---- */
 
-/* The index of a text in the names that `name_of` gives for 0, 1, ... until "?". */
-static ms_status get_name(const ms__json *object, const char *key, const char *(*name_of)(int32_t), int32_t *out) {
-    const char *text;
-    ms_status status = ms__json_get_string(object, key, &text);
-    if (status != MS_OK) return status;
-    for (int32_t i = 0; strcmp(name_of(i), "?") != 0; i++) {
-        if (strcmp(name_of(i), text) != 0) continue;
-        *out = i;
-        return MS_OK;
-    }
-    return ms__fail(MS_E_PARSE, "unknown %s \"%.32s\"", key, text);
+static ms_status get_number(const ms__json *object, const char *key, int64_t min, int64_t max, int64_t *out) {
+    ms_status status = ms__json_get_int(object, key, min, out);
+    if (status == MS_OK && *out > max)
+        status = ms__fail(MS_E_PARSE, "\"%s\" must be at most %lld", key, (long long)max);
+    return status;
 }
 
-static ms_status get_set(const ms__json *object, const char *key, const char *(*name_of)(uint32_t), uint32_t *out) {
+static ms_status find_word(const words *list, const char *key, const char *text, int *out) {
+    for (*out = 0; *out < list->n; ++*out)
+        if (strcmp(list->at(*out), text) == 0) return MS_OK;
+    return ms__fail(MS_E_PARSE, "\"%s\": unknown \"%.32s\"", key, text);
+}
+
+static ms_status get_word(const ms__json *object, const field *f, int32_t *out) {
+    const char *text;
+    ms_status status = ms__json_get_string(object, f->key, &text);
+    return status == MS_OK ? find_word(f->words, f->key, text, out) : status;
+}
+
+static ms_status get_set(const ms__json *object, const field *f, uint32_t *out) {
     const ms__json *array;
-    ms_status status = ms__json_get_array(object, key, &array);
+    ms_status status = ms__json_get_array(object, f->key, &array);
     for (size_t i = 0; status == MS_OK && i < array->n; i++) {
         const ms__json *item = &array->items[i];
-        uint32_t flag = 1;
-        if (item->type != MS__JSON_STRING) return ms__fail(MS_E_PARSE, "\"%s\" has names in it", key);
-        while (strcmp(name_of(flag), "?") != 0 && strcmp(name_of(flag), item->string) != 0) flag <<= 1;
-        if (strcmp(name_of(flag), "?") == 0) return ms__fail(MS_E_PARSE, "unknown %s \"%.32s\"", key, item->string);
-        *out |= flag;
+        int bit = 0;
+        if (item->type != MS__JSON_STRING) return ms__fail(MS_E_PARSE, "\"%s\" must be an array of names", f->key);
+        status = find_word(f->words, f->key, item->string, &bit);
+        if (status == MS_OK) *out |= 1U << bit;
     }
     return status;
 }
 
-static ms_status get_int32(const ms__json *object, const char *key, int64_t min, int64_t max, int32_t *out) {
-    int64_t value;
-    ms_status status = ms__json_get_int(object, key, min, &value);
-    if (status == MS_OK && value > max) status = ms__fail(MS_E_PARSE, "\"%s\" is out of range", key);
-    if (status == MS_OK) *out = (int32_t)value;
+static ms_status get_parts(const ms__json *object, const field *f, int64_t *out) {
+    const char *keys[MAX_FIELDS] = {NULL};
+    const ms__json *parts = ms__json_get(object, f->key);
+    if (parts == NULL) return ms__fail(MS_E_PARSE, "\"%s\" is missing", f->key);
+    for (int i = 0; i < f->words->n; i++) keys[i] = f->words->at(i);
+    ms_status status = ms__json_check_keys(parts, keys);
+    for (int i = 0; i < f->words->n && status == MS_OK; i++)
+        status = get_number(parts, keys[i], f->min, f->max, &out[i]);
     return status;
 }
 
-static ms_status read_parts(const ms__json *object, ms__arena *arena, int64_t *out) {
-    int64_t *parts;
-    size_t n;
-    ms_status status = ms__json_get_ints(object, "parts", -MAX, MAX, arena, &parts, &n);
-    if (status == MS_OK && n != MS_N_CATEGORIES)
-        status = ms__fail(MS_E_PARSE, "\"parts\" has %d numbers in it", MS_N_CATEGORIES);
-    if (status == MS_OK) memcpy(out, parts, n * sizeof *out);
+static ms_status get_field(const ms__json *object, const field *f, void *out) {
+    int64_t number = 0;
+    ms_status status;
+    switch (f->kind) {
+    case NUMBER:
+        return get_number(object, f->key, f->min, f->max, out);
+    case INDEX:
+        status = get_number(object, f->key, f->min, f->max, &number);
+        if (status == MS_OK) *(int32_t *)out = (int32_t)number;
+        return status;
+    case WORD:
+        return get_word(object, f, out);
+    case SET:
+        return get_set(object, f, out);
+    default:
+        return get_parts(object, f, out);
+    }
+}
+
+/* The object has these fields and the keys in `others`, which ends in NULL, and no more. */
+static ms_status get_fields(const ms__json *object, const field *fields, size_t n, const char *const *others,
+                            void *record) {
+    const char *keys[MAX_FIELDS] = {NULL};
+    size_t n_keys = 0;
+    for (size_t i = 0; i < n; i++) keys[n_keys++] = fields[i].key;
+    for (; *others != NULL; others++) keys[n_keys++] = *others;
+    ms_status status = ms__json_check_keys(object, keys);
+    for (size_t i = 0; i < n && status == MS_OK; i++)
+        status = get_field(object, &fields[i], (char *)record + fields[i].offset);
     return status;
 }
 
-static ms_status read_summary(const ms__json *object, ms__arena *arena, ms_plan_summary *out) {
-    ms_status status = ms__json_get_record(object, summary_fields, N_SUMMARY_FIELDS, out);
-    if (status == MS_OK) status = get_set(object, "state", ms_model_option_name, &out->model_options);
-    if (status == MS_OK) status = get_set(object, "flags", flag_name, &out->flags);
-    if (status == MS_OK) status = get_int32(object, "peak_phase", 0, MS_N_PHASES - 1, &out->peak_phase);
-    return status == MS_OK ? read_parts(object, arena, out->parts) : status;
-}
-
-static ms_status read_entry(const ms__json *object, ms_plan *plan, int64_t index) {
-    static const char *const allowed[] = {"name",        "action",      "reason",     "other",      "other_reason",
-                                          "param_bytes", "plain_bytes", "held_bytes", "host_bytes", "extra_ns",
-                                          "other_bytes", "other_ns",    NULL};
-    ms_plan_entry *entry = &plan->entries[index];
+static ms_status read_plan_unit(const ms__json *object, ms_plan *plan, int64_t index) {
+    static const char *const others[] = {NAME_KEY, NULL};
     const char *name;
-    ms_status status = ms__json_check_keys(object, allowed);
-    if (status == MS_OK) status = ms__json_get_string(object, "name", &name);
-    if (status == MS_OK) status = ms__plan_set_name(plan, index, name);
-    if (status == MS_OK) status = get_name(object, "action", ms_action_name, &entry->action);
-    if (status == MS_OK) status = get_name(object, "reason", ms_reason_name, &entry->reason);
-    if (status == MS_OK) status = get_name(object, "other", ms_action_name, &entry->other);
-    if (status == MS_OK) status = get_name(object, "other_reason", ms_reason_name, &entry->other_reason);
-    if (status == MS_OK) status = ms__json_get_record(object, entry_fields, N_ENTRY_FIELDS, entry);
+    ms_status status = get_fields(object, unit_fields, N_UNIT_FIELDS, others, &plan->entries[index]);
+    if (status == MS_OK) status = ms__json_get_string(object, NAME_KEY, &name);
+    return status == MS_OK ? ms__plan_set_name(plan, index, name) : status;
+}
+
+static ms_status read_plan_into(const ms__json *document, const ms__json *units, ms_plan *plan) {
+    static const char *const others[] = {VERSION_KEY, UNITS_KEY, NULL};
+    ms_status status = get_fields(document, plan_fields, N_PLAN_FIELDS, others, &plan->summary);
+    if (status == MS_OK && plan->summary.peak_unit >= plan->n_entries)
+        status = ms__fail(MS_E_PARSE, "\"peak_unit\" must be below the number of units");
+    for (int64_t i = 0; i < plan->n_entries && status == MS_OK; i++) status = read_plan_unit(&units->items[i], plan, i);
     return status;
 }
 
-static ms_status check_document(const ms__json *object) {
-    static const char *const allowed[] = {VERSION_KEY,
-                                          "baseline_peak_bytes",
-                                          "predicted_peak_bytes",
-                                          "budget_bytes",
-                                          "margin_bytes",
-                                          "host_limit_bytes",
-                                          "host_bytes",
-                                          "baseline_ns",
-                                          "step_ns",
-                                          "slowdown_ppm",
-                                          "batch",
-                                          "length",
-                                          "skipped",
-                                          "state",
-                                          "flags",
-                                          "peak_unit",
-                                          "peak_phase",
-                                          "parts",
-                                          "units",
-                                          NULL};
-    ms_status status = ms__json_check_version(object, VERSION_KEY, VERSION);
-    return status == MS_OK ? ms__json_check_keys(object, allowed) : status;
-}
-
-static ms_status read_plan(const ms__json *document, ms__arena *arena, ms_plan **out) {
+static ms_status read_plan(const ms__json *document, ms_plan **out) {
     const ms__json *units = NULL;
-    ms_status status = check_document(document);
-    if (status == MS_OK) status = ms__json_get_array(document, "units", &units);
-    if (status != MS_OK) return status;
     ms_plan *plan = NULL;
-    int64_t n = (int64_t)units->n;
-    status = ms__plan_new(n, &plan);
-    if (status != MS_OK) return status;
-    status = read_summary(document, arena, &plan->summary);
-    if (status == MS_OK) status = get_int32(document, "peak_unit", -1, n - 1, &plan->summary.peak_unit);
-    for (int64_t i = 0; i < n && status == MS_OK; i++) status = read_entry(&units->items[i], plan, i);
+    ms_status status = ms__json_check_version(document, VERSION_KEY, VERSION);
+    if (status == MS_OK) status = ms__json_get_array(document, UNITS_KEY, &units);
+    if (status == MS_OK) status = ms__plan_new((int64_t)units->n, &plan);
+    if (status == MS_OK) status = read_plan_into(document, units, plan);
     if (status != MS_OK) {
         ms_plan_destroy(plan);
         return status;
@@ -210,17 +270,19 @@ ms_status ms_plan_from_json(const char *text, size_t n_bytes, ms_plan **out_plan
     ms__arena arena = {0};
     const ms__json *document = NULL;
     ms_status status = ms__json_read(&arena, text, n_bytes, &document);
-    if (status == MS_OK) status = read_plan(document, &arena, out_plan);
+    if (status == MS_OK) status = read_plan(document, out_plan);
     ms__arena_free(&arena);
     return status;
 }
+
+/* ---- Matching ---- */
 
 typedef struct name_size {
     const char *name;
     int64_t param_bytes;
 } name_size;
 
-static int by_name(const void *a, const void *b) {
+static int compare_names(const void *a, const void *b) {
     return strcmp(((const name_size *)a)->name, ((const name_size *)b)->name);
 }
 
@@ -251,8 +313,8 @@ ms_status ms_plan_check_units(const ms_plan *plan, const ms_unit *units, int64_t
         theirs[i] = (name_size){units[i].name == NULL ? "" : units[i].name, units[i].param_bytes};
     }
     if (status == MS_OK) {
-        qsort(ours, (size_t)n_units, sizeof *ours, by_name);
-        qsort(theirs, (size_t)n_units, sizeof *theirs, by_name);
+        qsort(ours, (size_t)n_units, sizeof *ours, compare_names);
+        qsort(theirs, (size_t)n_units, sizeof *theirs, compare_names);
         status = compare_sorted(ours, theirs, n_units);
     }
     ms__arena_free(&arena);

@@ -1,107 +1,215 @@
-/* guard.c - plans for batches that change their shape.
+/* shape_plans.c - the plans of a model by the sizes of its inputs.
  *
- * A shape is looked up first. If it is new, the profile's polynomials give the step at that shape (or at the end of its
- * bucket: the length rounded up), the plan at hand is simulated there, and only if that does not fit a plan is made.
+ * There is a base: the input that the first plan was made for. Sizes that were asked for before are looked up. New ones
+ * that differ from the base in batch and length alone get the base's plan if they are smaller, or if the step fits with
+ * it at that shape, which the profile's polynomials tell (at the end of the shape's bucket: the length rounded up);
+ * else a plan is made there. Where the profile knows one shape only, a profile at several is asked for once. Sizes that
+ * differ in more get the plan of an input that is larger in everything, or one from a profile of their own.
+ *
+ * Plans are shared with the callers, so that forgetting one never pulls it away from under a model that runs it.
  */
 #include <stdlib.h>
 #include <string.h>
 
+#include "../common/structs.h"
 #include "../common/vec.h"
+#include "../sim/actions.h"
 #include "decide.h"
 #include "plan.h"
 
-#define BUCKET_PARTS 8  /* lengths between a power of two and the next fall into so many buckets */
-#define MAX_SHAPES 4096 /* that are remembered: beyond, the oldest are forgotten */
+#define BUCKET_PARTS 8 /* lengths between a power of two and the next fall into so many buckets */
+#define MAX_KNOWN 1024 /* inputs, and shapes, that are remembered; when there are more, all are forgotten */
 
-typedef struct shape {
+typedef struct known_input {
+    uint64_t hash; /* of the sizes */
+    int64_t *sizes;
+    int64_t n_sizes;
+    ms_plan *plan;
+} known_input;
+
+typedef struct known_shape {
     int64_t batch, length;
-    const ms_plan *plan;
-} shape;
+    ms_plan *plan;
+} known_shape;
 
 struct ms_shape_plans {
-    ms_plan_request request;
-    const ms_plan *base;
+    ms__request_copy copy; /* its profiles and may_change are the ones below */
+    ms_profile *profile, *half_profile;
+    uint8_t *may_change;
+    known_input base;
     int64_t batch, length; /* of the base */
-    int32_t *actions;      /* of the base; owned */
-    bool is_plain;         /* it only keeps and recomputes: limits can be simulated */
-    MS__VEC(shape) shapes;
-    MS__VEC(ms_plan *) plans; /* owned */
-    size_t oldest;
+    int32_t *actions;      /* of the base's plan */
+    bool has_own_events;   /* the base's plan only does what the profile has events of: a limit can be simulated */
+    bool was_learned;      /* a profile at several shapes was asked for */
+    ms_profile_source source;
+    void *user;
+    MS__VEC(known_input) inputs;
+    MS__VEC(known_shape) shapes;
 };
 
-void ms_shape_plans_destroy(ms_shape_plans *guard) {
-    if (guard == NULL) return;
-    for (size_t i = 0; i < guard->plans.n; i++) ms_plan_destroy(guard->plans.items[i]);
-    ms__vec_free(&guard->plans);
-    ms__vec_free(&guard->shapes);
-    free(guard->actions);
-    free(guard);
+/* ---- Making and freeing ---- */
+
+static void forget_inputs(ms_shape_plans *s) {
+    for (size_t i = 0; i < s->inputs.n; i++) {
+        ms_plan_destroy(s->inputs.items[i].plan);
+        free(s->inputs.items[i].sizes);
+    }
+    s->inputs.n = 0;
 }
 
-ms_status ms_shape_plans_create(const ms_plan_request *request, const ms_plan *plan, ms_shape_plans **out_guard) {
-    ms_status status = ms__request_check(request);
-    if (status != MS_OK) return status;
-    if (plan == NULL || out_guard == NULL) return ms__fail(MS_E_INVALID, "ms_shape_plans_create: an argument is NULL");
-    if (request->profile->step == NULL) return ms__fail(MS_E_INVALID, "a profile without a step knows no shapes");
-    if (plan->n_entries != request->profile->n_units)
-        return ms__fail(MS_E_MISMATCH, "the plan has %lld units, the profile %lld", (long long)plan->n_entries,
-                        (long long)request->profile->n_units);
-    ms_shape_plans *guard = calloc(1, sizeof *guard);
-    int32_t *actions = calloc((size_t)plan->n_entries + 1, sizeof *actions);
-    if (guard == NULL || actions == NULL) {
-        free(guard);
-        free(actions);
-        return ms__fail_memory(sizeof *guard);
-    }
-    guard->is_plain = plan->summary.model_options == 0;
-    for (int64_t i = 0; i < plan->n_entries; i++) {
-        actions[i] = plan->entries[i].action;
-        if (actions[i] > MS_ACTION_RECOMPUTE) guard->is_plain = false;
-    }
-    guard->request = *request;
-    guard->base = plan;
-    guard->batch = request->profile->step->batch;
-    guard->length = request->profile->step->length;
-    guard->actions = actions;
-    *out_guard = guard;
+static void forget_shapes(ms_shape_plans *s) {
+    for (size_t i = 0; i < s->shapes.n; i++) ms_plan_destroy(s->shapes.items[i].plan);
+    s->shapes.n = 0;
+}
+
+void ms_shape_plans_destroy(ms_shape_plans *s) {
+    if (s == NULL) return;
+    forget_inputs(s);
+    forget_shapes(s);
+    ms__vec_free(&s->inputs);
+    ms__vec_free(&s->shapes);
+    ms_plan_destroy(s->base.plan);
+    ms_profile_destroy(s->profile);
+    ms_profile_destroy(s->half_profile);
+    free(s->base.sizes);
+    free(s->may_change);
+    free(s->actions);
+    free(s);
+}
+
+/* `n` items of an array; NULL only if memory runs out. */
+static void *copy_of(const void *items, int64_t n, size_t item_bytes) {
+    size_t n_bytes = (size_t)n * item_bytes;
+    void *copy = malloc(n_bytes + 1);
+    if (copy == NULL) (void)ms__fail_memory(n_bytes);
+    if (copy != NULL && n_bytes > 0) memcpy(copy, items, n_bytes);
+    return copy;
+}
+
+static uint64_t hash_of(const ms_input *input) {
+    return ms_hash64(input->sizes, (size_t)input->n_sizes * sizeof *input->sizes, 0);
+}
+
+static ms_status note_input(const ms_input *input, const ms_plan *plan, known_input *out) {
+    int64_t *sizes = copy_of(input->sizes, input->n_sizes, sizeof *sizes);
+    if (sizes == NULL) return MS_E_NO_MEMORY;
+    *out =
+        (known_input){.hash = hash_of(input), .sizes = sizes, .n_sizes = input->n_sizes, .plan = ms_plan_share(plan)};
     return MS_OK;
 }
 
-/* ---- A new shape ---- */
+static ms_status read_input(const ms_input *theirs, ms_input *input) {
+    ms_status status = ms__struct_read(MS__STRUCT(ms_input), theirs, input);
+    if (status != MS_OK) return status;
+    if (input->n_sizes < 0 || (input->n_sizes > 0 && input->sizes == NULL))
+        return ms__fail(MS_E_INVALID, "ms_input: sizes is NULL or n_sizes is negative");
+    for (int64_t i = 0; i < input->n_sizes; i += input->sizes[i] + 1)
+        if (input->sizes[i] < 0 || input->sizes[i] >= input->n_sizes - i)
+            return ms__fail(MS_E_INVALID, "ms_input: the tensor at %lld has %lld dimensions, which are not all there",
+                            (long long)i, (long long)input->sizes[i]);
+    return MS_OK;
+}
 
-/* The request at another shape; its profiles are owned by the caller. */
-static ms_status move_to(const ms_shape_plans *guard, int64_t batch, int64_t length, ms_plan_request *out) {
+static ms_status check_plan(const ms_plan *plan, const ms_profile *profile) {
+    if (plan == NULL) return ms__fail(MS_E_INVALID, "ms_shape_plans_create: the plan is NULL");
+    if (profile->step == NULL) return ms__fail(MS_E_INVALID, "ms_shape_plans_create: the profile has no step");
+    if (plan->n_entries != profile->n_units)
+        return ms__fail(MS_E_MISMATCH, "the plan has %lld units, the profile %lld", (long long)plan->n_entries,
+                        (long long)profile->n_units);
+    return MS_OK;
+}
+
+/* What the request borrows becomes our own. */
+static ms_status adopt_request(ms_shape_plans *s) {
+    ms_plan_request *request = &s->copy.request;
+    s->profile = ms_profile_share(request->profile);
+    s->half_profile = ms_profile_share(request->half_profile);
+    if (request->may_change == NULL) return MS_OK;
+    s->may_change = copy_of(request->may_change, request->profile->n_units, sizeof *s->may_change);
+    request->may_change = s->may_change;
+    return s->may_change == NULL ? MS_E_NO_MEMORY : MS_OK;
+}
+
+static ms_status adopt_plan(ms_shape_plans *s, const ms_plan *plan) {
+    s->actions = calloc((size_t)plan->n_entries + 1, sizeof *s->actions);
+    if (s->actions == NULL) return ms__fail_memory((size_t)plan->n_entries * sizeof *s->actions);
+    s->has_own_events = plan->summary.model_options == 0;
+    for (int64_t i = 0; i < plan->n_entries; i++) {
+        s->actions[i] = plan->entries[i].action;
+        if (!ms__actions[s->actions[i]].is_traced) s->has_own_events = false;
+    }
+    return MS_OK;
+}
+
+static ms_status fill_plans(ms_shape_plans *s, const ms_shape_plans_options *options) {
+    ms_input input;
+    ms_status status = read_input(options->input, &input);
+    if (status == MS_OK) status = ms__request_read(options->request, &s->copy);
+    if (status == MS_OK) status = check_plan(options->plan, s->copy.request.profile);
+    if (status != MS_OK) return status;
+    s->source = options->source;
+    s->user = options->user;
+    s->batch = input.batch;
+    s->length = input.length;
+    status = adopt_request(s);
+    if (status == MS_OK) status = adopt_plan(s, options->plan);
+    return status == MS_OK ? note_input(&input, options->plan, &s->base) : status;
+}
+
+ms_status ms_shape_plans_create(const ms_shape_plans_options *options, ms_shape_plans **out_plans) {
+    ms_shape_plans_options ours;
+    ms_status status = ms__struct_read(MS__STRUCT(ms_shape_plans_options), options, &ours);
+    if (status != MS_OK) return status;
+    if (out_plans == NULL) return ms__fail(MS_E_INVALID, "ms_shape_plans_create: out_plans is NULL");
+    ms_shape_plans *s = calloc(1, sizeof *s);
+    if (s == NULL) return ms__fail_memory(sizeof *s);
+    status = fill_plans(s, &ours);
+    if (status != MS_OK) {
+        ms_shape_plans_destroy(s);
+        return status;
+    }
+    *out_plans = s;
+    return MS_OK;
+}
+
+ms_profile *ms_shape_plans_get_profile(const ms_shape_plans *s) {
+    return s == NULL ? NULL : ms_profile_share(s->profile);
+}
+
+/* ---- A shape: batch and length ---- */
+
+/* The request with profiles of another shape, which the caller frees. */
+static ms_status request_at(const ms_shape_plans *s, int64_t batch, int64_t length, ms_plan_request *out) {
     ms_profile *profile = NULL, *half = NULL;
-    *out = guard->request;
-    ms_status status = ms_profile_reshape(guard->request.profile, batch, length, &profile);
-    if (status == MS_OK && guard->request.half_profile != NULL)
-        status = ms_profile_reshape(guard->request.half_profile, batch, length, &half);
+    ms_status status = ms_profile_reshape(s->profile, batch, length, &profile);
+    if (status == MS_OK && s->half_profile != NULL) status = ms_profile_reshape(s->half_profile, batch, length, &half);
     if (status != MS_OK || profile == NULL) {
         ms_profile_destroy(profile);
         return status;
     }
+    *out = s->copy.request;
     out->profile = profile;
     out->half_profile = half;
     return MS_OK;
 }
 
-static void destroy_profiles(const ms_plan_request *request) {
+static void free_profiles(const ms_plan_request *request) {
     ms_profile_destroy((ms_profile *)request->profile);
     ms_profile_destroy((ms_profile *)request->half_profile);
 }
 
-/* Does it run with the base, within what may be reserved? */
-static ms_status fits_base(const ms_shape_plans *guard, const ms_plan_request *at, bool *out) {
-    uint32_t state = guard->base->summary.model_options;
+/* Does the step run with the base's plan, within what may be reserved? */
+static ms_status fits_base(const ms_shape_plans *s, const ms_plan_request *at, bool *out) {
+    uint32_t options = s->base.plan->summary.model_options;
     int64_t usable = at->budget_bytes - at->margin_bytes;
     ms_simulation_request request = {.struct_bytes = sizeof request,
-                                     .profile = state & MS_MODEL_HALF ? at->half_profile : at->profile,
-                                     .actions = guard->actions,
-                                     .n_actions = guard->base->n_entries,
+                                     .profile = options & MS_MODEL_HALF ? at->half_profile : at->profile,
+                                     .actions = s->actions,
+                                     .n_actions = s->base.plan->n_entries,
                                      .device = at->device,
-                                     .limit_bytes = guard->is_plain ? usable : 0,
+                                     .limit_bytes = s->has_own_events ? usable : 0,
                                      .flags = at->simulation,
-                                     .model_options = state};
+                                     .model_options = options};
     ms_simulation *sim = NULL;
     ms_simulation_summary summary = {.struct_bytes = sizeof summary};
     ms_status status = usable > 0 ? ms_simulation_create(&request, &sim) : MS_E_BUDGET;
@@ -111,46 +219,42 @@ static ms_status fits_base(const ms_shape_plans *guard, const ms_plan_request *a
     return status == MS_E_BUDGET ? MS_OK : status;
 }
 
-/* What is asked for here was not at another time: no skipping, and the fastest that fits. */
-static ms_status make_plan(ms_shape_plans *guard, ms_plan_request *at, const ms_plan **out) {
-    ms_plan *plan = NULL;
-    at->flags |= MS_PLAN_FASTEST;
-    ms_status status = ms_plan_create(at, &plan);
+/* A new plan, or the base's. The step of another shape is never skipped: what is asked for is the fastest that fits. */
+static ms_status make_plan_at(const ms_shape_plans *s, int64_t batch, int64_t length, ms_plan **out) {
+    ms_plan_request at = {0};
+    bool fits = false;
+    ms_status status = request_at(s, batch, length, &at);
     if (status != MS_OK) return status;
-    if (!ms__vec_push(&guard->plans, plan)) {
+    at.flags |= MS_PLAN_FASTEST;
+    status = fits_base(s, &at, &fits);
+    if (status == MS_OK && fits)
+        *out = ms_plan_share(s->base.plan);
+    else if (status == MS_OK)
+        status = ms_plan_create(&at, out);
+    free_profiles(&at);
+    return status;
+}
+
+static const ms_plan *known_plan_at(const ms_shape_plans *s, int64_t batch, int64_t length) {
+    for (size_t i = 0; i < s->shapes.n; i++)
+        if (s->shapes.items[i].batch == batch && s->shapes.items[i].length == length) return s->shapes.items[i].plan;
+    return NULL;
+}
+
+/* The plan at a shape, made if it is new. `*out` is borrowed from the known shapes. */
+static ms_status plan_at(ms_shape_plans *s, int64_t batch, int64_t length, const ms_plan **out) {
+    *out = known_plan_at(s, batch, length);
+    if (*out != NULL) return MS_OK;
+    ms_plan *plan = NULL;
+    ms_status status = make_plan_at(s, batch, length, &plan);
+    if (status != MS_OK) return status;
+    if (s->shapes.n >= MAX_KNOWN) forget_shapes(s);
+    known_shape shape = {batch, length, plan};
+    if (!ms__vec_push(&s->shapes, shape)) {
         ms_plan_destroy(plan);
         return MS_E_NO_MEMORY;
     }
     *out = plan;
-    return MS_OK;
-}
-
-static ms_status plan_at(ms_shape_plans *guard, int64_t batch, int64_t length, const ms_plan **out) {
-    ms_plan_request at;
-    bool fits = false;
-    ms_status status = move_to(guard, batch, length, &at);
-    if (status != MS_OK) return status;
-    status = fits_base(guard, &at, &fits);
-    if (status == MS_OK && fits)
-        *out = guard->base;
-    else if (status == MS_OK)
-        status = make_plan(guard, &at, out);
-    destroy_profiles(&at);
-    return status;
-}
-
-static const ms_plan *find(const ms_shape_plans *guard, int64_t batch, int64_t length) {
-    for (size_t i = 0; i < guard->shapes.n; i++) {
-        const shape *s = &guard->shapes.items[i];
-        if (s->batch == batch && s->length == length) return s->plan;
-    }
-    return NULL;
-}
-
-static ms_status remember(ms_shape_plans *guard, int64_t batch, int64_t length, const ms_plan *plan) {
-    shape s = {batch, length, plan};
-    if (guard->shapes.n < MAX_SHAPES) return ms__vec_push(&guard->shapes, s) ? MS_OK : MS_E_NO_MEMORY;
-    guard->shapes.items[guard->oldest++ % MAX_SHAPES] = s;
     return MS_OK;
 }
 
@@ -162,24 +266,152 @@ static int64_t end_of_bucket(int64_t length) {
     return (length + step - 1) / step * step;
 }
 
-static ms_status find_new(ms_shape_plans *guard, int64_t batch, int64_t length, const ms_plan **out) {
+/* The end of the bucket may be too long to fit, or longer than the model's longest: then the shape itself counts. */
+static ms_status plan_in_bucket(ms_shape_plans *s, int64_t batch, int64_t length, const ms_plan **out) {
     int64_t end = end_of_bucket(length);
-    *out = find(guard, batch, end);
-    if (*out == NULL && end > length && plan_at(guard, batch, end, out) != MS_OK) *out = NULL;
-    if (*out != NULL && end > length && find(guard, batch, end) == NULL) {
-        ms_status status = remember(guard, batch, end, *out);
-        if (status != MS_OK) return status;
-    }
-    ms_status status = *out == NULL ? plan_at(guard, batch, length, out) : MS_OK;
-    return status == MS_OK ? remember(guard, batch, length, *out) : status;
+    ms_status status = plan_at(s, batch, end, out);
+    bool may_be_the_end = status != MS_OK && status != MS_E_NO_MEMORY && end > length;
+    return may_be_the_end ? plan_at(s, batch, length, out) : status;
 }
 
-ms_status ms_shape_plans_find(ms_shape_plans *guard, int64_t batch, int64_t length, const ms_plan **out_plan) {
-    if (guard == NULL || out_plan == NULL) return ms__fail(MS_E_INVALID, "ms_shape_plans_find: an argument is NULL");
-    const ms_plan *plan = batch <= guard->batch && length <= guard->length ? guard->base : find(guard, batch, length);
-    if (plan == NULL) {
-        ms_status status = find_new(guard, batch, length, &plan);
-        if (status != MS_OK) return status;
+/* ---- Profiles that are asked for ---- */
+
+static ms_status ask_profile(const ms_shape_plans *s, bool all_shapes, ms_profile **out) {
+    if (s->source == NULL) return ms__fail(MS_E_UNAVAILABLE, "there is nobody to profile this input");
+    ms_status status = s->source(s->user, all_shapes, out);
+    if (status != MS_OK || (*out)->n_units == s->profile->n_units) return status;
+    ms_profile_destroy(*out);
+    *out = NULL;
+    return ms__fail(MS_E_UNAVAILABLE, "the profile of this input has other units");
+}
+
+/* Replace the profile by one that knows all shapes, at the base's. */
+static ms_status learn_shapes(ms_shape_plans *s) {
+    ms_profile *fitted = NULL, *profile = NULL;
+    s->was_learned = true;
+    ms_status status = ask_profile(s, true, &fitted);
+    if (status == MS_OK) status = ms_profile_reshape(fitted, s->batch, s->length, &profile);
+    ms_profile_destroy(fitted);
+    if (status != MS_OK) return status;
+    ms_profile_destroy(s->profile);
+    s->profile = profile;
+    s->copy.request.profile = profile;
+    return MS_OK;
+}
+
+/* Statuses that say something of the step or of this process, not of what is known about shapes. */
+static bool is_final(ms_status status) {
+    return status == MS_OK || status == MS_E_BUDGET || status == MS_E_NO_MEMORY || status == MS_E_INTERRUPTED;
+}
+
+/* From a profile of this very input. If there can be none, the base's plan has to do. */
+static ms_status make_plan_alone(const ms_shape_plans *s, ms_plan **out) {
+    ms_plan_request request = s->copy.request;
+    ms_profile *profile = NULL;
+    ms_status status = ask_profile(s, false, &profile);
+    request.profile = profile;
+    request.half_profile = NULL;
+    if (status == MS_OK) status = ms_plan_create(&request, out);
+    ms_profile_destroy(profile);
+    if (is_final(status)) return status;
+    *out = ms_plan_share(s->base.plan);
+    return MS_OK;
+}
+
+/* ---- An input ---- */
+
+/* Does this input differ from the base in nothing but batch and length? */
+static bool follows_base(const ms_shape_plans *s, const ms_input *input) {
+    if (input->n_sizes != s->base.n_sizes) return false;
+    for (int64_t i = 0; i < input->n_sizes; i += input->sizes[i] + 1) {
+        if (input->sizes[i] != s->base.sizes[i]) return false;
+        for (int64_t d = 1; d <= input->sizes[i]; d++) {
+            int64_t old = s->base.sizes[i + d], new = input->sizes[i + d];
+            bool follows = d == 1 ? old == s->batch && new == input->batch : old == s->length && new == input->length;
+            if (old != new && !follows) return false;
+        }
+    }
+    return true;
+}
+
+static bool is_no_larger(const ms_input *input, const known_input *known) {
+    if (input->n_sizes != known->n_sizes) return false;
+    for (int64_t i = 0; i < input->n_sizes; i += input->sizes[i] + 1) {
+        if (input->sizes[i] != known->sizes[i]) return false;
+        for (int64_t d = 1; d <= input->sizes[i]; d++)
+            if (input->sizes[i + d] > known->sizes[i + d]) return false;
+    }
+    return true;
+}
+
+static const ms_plan *plan_of_larger(const ms_shape_plans *s, const ms_input *input) {
+    if (is_no_larger(input, &s->base)) return s->base.plan;
+    for (size_t i = 0; i < s->inputs.n; i++)
+        if (is_no_larger(input, &s->inputs.items[i])) return s->inputs.items[i].plan;
+    return NULL;
+}
+
+static ms_status make_plan_by_shape(ms_shape_plans *s, const ms_input *input, ms_plan **out) {
+    const ms_plan *plan = s->base.plan;
+    ms_status status = MS_OK;
+    if (input->batch > s->batch || input->length > s->length)
+        status = plan_in_bucket(s, input->batch, input->length, &plan);
+    if (!is_final(status) && !s->was_learned) {
+        status = learn_shapes(s);
+        if (status == MS_OK) status = plan_in_bucket(s, input->batch, input->length, &plan);
+    }
+    if (!is_final(status)) return make_plan_alone(s, out);
+    if (status == MS_OK) *out = ms_plan_share(plan);
+    return status;
+}
+
+static ms_status make_plan(ms_shape_plans *s, const ms_input *input, ms_plan **out) {
+    if (follows_base(s, input)) return make_plan_by_shape(s, input, out);
+    const ms_plan *larger = plan_of_larger(s, input);
+    if (larger == NULL) return make_plan_alone(s, out);
+    *out = ms_plan_share(larger);
+    return MS_OK;
+}
+
+static bool is_same(const known_input *known, const ms_input *input, uint64_t hash) {
+    size_t n_bytes = (size_t)input->n_sizes * sizeof *input->sizes;
+    if (known->hash != hash || known->n_sizes != input->n_sizes) return false;
+    return n_bytes == 0 || memcmp(known->sizes, input->sizes, n_bytes) == 0;
+}
+
+static const ms_plan *known_plan(const ms_shape_plans *s, const ms_input *input, uint64_t hash) {
+    if (is_same(&s->base, input, hash)) return s->base.plan;
+    for (size_t i = 0; i < s->inputs.n; i++)
+        if (is_same(&s->inputs.items[i], input, hash)) return s->inputs.items[i].plan;
+    return NULL;
+}
+
+static ms_status remember_input(ms_shape_plans *s, const ms_input *input, const ms_plan *plan) {
+    known_input known;
+    if (s->inputs.n >= MAX_KNOWN) forget_inputs(s);
+    ms_status status = note_input(input, plan, &known);
+    if (status != MS_OK || ms__vec_push(&s->inputs, known)) return status;
+    ms_plan_destroy(known.plan);
+    free(known.sizes);
+    return MS_E_NO_MEMORY;
+}
+
+ms_status ms_shape_plans_find(ms_shape_plans *s, const ms_input *theirs, ms_plan **out_plan) {
+    ms_input input;
+    if (s == NULL || out_plan == NULL) return ms__fail(MS_E_INVALID, "ms_shape_plans_find: an argument is NULL");
+    ms_status status = read_input(theirs, &input);
+    if (status != MS_OK) return status;
+    const ms_plan *known = known_plan(s, &input, hash_of(&input));
+    if (known != NULL) {
+        *out_plan = ms_plan_share(known);
+        return MS_OK;
+    }
+    ms_plan *plan = NULL;
+    status = make_plan(s, &input, &plan);
+    if (status == MS_OK) status = remember_input(s, &input, plan);
+    if (status != MS_OK) {
+        ms_plan_destroy(plan);
+        return status;
     }
     *out_plan = plan;
     return MS_OK;

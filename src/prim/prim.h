@@ -1,7 +1,7 @@
-/* prim.h - every call to the operating system stands behind this header.
+/* prim.h - every call to the operating system goes through this header.
  *
- * Linux. Functions that read files take a root that is put before the path, so that a recorded tree can stand in for a
- * machine (memscale.h, ms_hw_detect).
+ * Linux. Functions that read files take a root that is put before the path, so that a recorded tree can take the place
+ * of a machine (memscale.h, ms_hw_detect).
  */
 #ifndef MS_PRIM_H
 #define MS_PRIM_H
@@ -21,7 +21,7 @@ ms_status ms__prim_join(char *out, const char *root, const char *path);
  * Errors: MS_E_IO (absent or unreadable), MS_E_LIMIT (larger), MS_E_NO_MEMORY. */
 ms_status ms__prim_read_text(const char *root, const char *path, size_t max_bytes, char **out_text);
 
-/* The same for any bytes, of a regular file only: a pipe or a device that stands in its place is MS_E_IO, not a wait.
+/* The same for any bytes, of a regular file only: a pipe or a device in its place is MS_E_IO, not a wait.
  * `*out_bytes` is owned, ms_free; a NUL byte that does not count follows the last. */
 ms_status ms__prim_read_bytes(const char *path, size_t max_bytes, void **out_bytes, size_t *out_n_bytes);
 

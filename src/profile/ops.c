@@ -8,6 +8,8 @@
 
 #include <string.h>
 
+#include "../common/math.h"
+
 enum kind {
     PLAIN,
     VIEW,
@@ -121,10 +123,6 @@ static int64_t times(int64_t a, int64_t b) {
 
 static int64_t plus(int64_t a, int64_t b) { return a > INT64_MAX / 8 - b ? INT64_MAX / 8 : a + b; }
 
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
-static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
-
 static int64_t elements(const ms__operand *t) {
     int64_t n = 1;
     for (int i = 0; i < MS__MAX_DIMS; i++) n = times(n, t->dims[i]);
@@ -212,10 +210,10 @@ static void cost_convolution(const ms__operand *data, const ms__operand *weight,
     out->n[0] = bytes_of(data);
     out->n[1] = bytes_of(result);
     out->n[2] = bytes_of(weight);
-    out->n[3] = !backward ? 0 : larger(times(1, data->dims[0]), 1);
+    out->n[3] = !backward ? 0 : ms__max(times(1, data->dims[0]), 1);
 }
 
-/* Kernels that take so many bytes, whatever the device is like. */
+/* Kernels that take the same number of bytes on every device. */
 static void cost_bytes(enum kind kind, const ms__operand *inputs, int64_t n_inputs, const ms__operand *outputs,
                        ms__op_cost *out) {
     int64_t in = bytes_of(&inputs[0]);
@@ -273,8 +271,6 @@ void ms__op_cost_of(const char *name, const ms__operand *inputs, int64_t n_input
 
 /* ---- Memory that kernels take ---- */
 
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 static int64_t power_below(int64_t n) {
     int64_t p = 1;
     while (p <= n / 2) p *= 2;
@@ -298,20 +294,20 @@ static int64_t reduce_bytes(const int64_t n[MS__SCRATCH_NUMBERS], int64_t capabi
     int64_t max_threads = MAX_THREADS / vector;
     int64_t across2 = across < max_threads ? power_below(across) : max_threads;
     int64_t along2 = along < max_threads ? power_below(along) : max_threads;
-    int64_t width = smaller(across2, WARP), height = smaller(along2, max_threads / width);
-    width = smaller(across2, max_threads / height);
+    int64_t width = ms__min(across2, WARP), height = ms__min(along2, max_threads / width);
+    width = ms__min(across2, max_threads / height);
     int64_t step_inputs = last ? width : 1, step_outputs = last ? 1 : width;
-    bool across_warps = ceil_div(n_inputs, step_inputs) >= smaller(height * 16, MAX_VALUES);
+    bool across_warps = ms__ceil_div(n_inputs, step_inputs) >= ms__min(height * 16, MAX_VALUES);
     if (across_warps)
         step_inputs *= height;
     else
         step_outputs *= height;
-    int64_t values = ceil_div(n_inputs, step_inputs);
-    int64_t grid = ceil_div(n_outputs / vector, step_outputs);
+    int64_t values = ms__ceil_div(n_inputs, step_inputs);
+    int64_t grid = ms__ceil_div(n_outputs / vector, step_outputs);
     int64_t target = n_multiprocessors * (threads_of(capability) / (width * height));
     if (!across_warps || values < MAX_VALUES || grid > target) return 0;
-    int64_t blocks =
-        larger(smaller(ceil_div(target, grid), ceil_div(values, MIN_VALUES)), ceil_div(values, MAX_VALUES));
+    int64_t blocks = ms__max(ms__min(ms__ceil_div(target, grid), ms__ceil_div(values, MIN_VALUES)),
+                             ms__ceil_div(values, MAX_VALUES));
     if (blocks <= 1) return 0;
     int64_t bytes = times(times(PARTIAL_BYTES, n_outputs), blocks);
     return last ? bytes : times(bytes, width * vector);
@@ -321,15 +317,15 @@ static int64_t reduce_bytes(const int64_t n[MS__SCRATCH_NUMBERS], int64_t capabi
  * weights have it, and of the result in fp32 if there is more than one block to sum up. */
 static int64_t product_bytes(const int64_t n[MS__SCRATCH_NUMBERS], int64_t n_threads) {
     enum { BLOCK = 512, LINE = 128 };
-    int64_t rows = smaller(n[0], BLOCK), inner = smaller(n[1], BLOCK), columns = smaller(n[2], BLOCK);
-    int64_t share = smaller(ceil_div(n[0], larger(n_threads, 1)), BLOCK / 2);
+    int64_t rows = ms__min(n[0], BLOCK), inner = ms__min(n[1], BLOCK), columns = ms__min(n[2], BLOCK);
+    int64_t share = ms__min(ms__ceil_div(n[0], ms__max(n_threads, 1)), BLOCK / 2);
     return LINE * (rows + inner) + 2 * share * inner + (n[1] > BLOCK ? 4 * share * columns : 0);
 }
 
 /* Of each thread: a block of scores, in backward also of their gradients. */
 static int64_t cpu_attention_bytes(const int64_t n[MS__SCRATCH_NUMBERS]) {
     int64_t block = n[0] >= 768 ? 256 : n[0] >= 192 ? 64 : 32;
-    int64_t rows = smaller(n[0], block), columns = smaller(n[1], 512);
+    int64_t rows = ms__min(n[0], block), columns = ms__min(n[1], 512);
     bool narrow = n[2] == 2;
     if (n[3] == 0) return times(rows * columns, narrow ? 16 : 8);
     return plus(times(rows * 4, plus(columns + 2, n[3])), narrow ? 2 * rows * columns : 0);
@@ -338,8 +334,8 @@ static int64_t cpu_attention_bytes(const int64_t n[MS__SCRATCH_NUMBERS]) {
 /* oneDNN computes in a layout of its own: copies of everything come and go. */
 static int64_t cpu_convolution_bytes(const int64_t n[MS__SCRATCH_NUMBERS], bool narrow, int64_t n_threads) {
     int64_t both = plus(n[0], n[1]);
-    if (n[3] <= 0) return larger(plus(n[0], n[2]), n[1]);
-    if (!narrow) return larger(both, n[2]);
+    if (n[3] <= 0) return ms__max(plus(n[0], n[2]), n[1]);
+    if (!narrow) return ms__max(both, n[2]);
     return plus(both, plus(times(n_threads, both / n[3]), times(2, n[2]))); /* and gradients of weights in fp32 */
 }
 

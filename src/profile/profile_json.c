@@ -1,7 +1,6 @@
-/* profile_json.c - units and profiles as versioned JSON, read back strictly.
+/* profile_json.c - profiles as versioned JSON, read back strictly.
  *
- * Plans write their units through the same two functions, so that a unit looks the same in both files. Version 1 had no
- * steps, and is read as well.
+ * A flag of a unit that is optional is written only if it is set: files that were written before it existed stay valid.
  */
 #include <stddef.h>
 #include <string.h>
@@ -11,7 +10,7 @@
 
 #define VERSION_KEY "memscale_profile"
 #define VERSION 3
-#define STEP_KEY "step" /* absent where only the units are known */
+#define STEP_KEY "step" /* absent if only the units are known */
 
 static const struct {
     const char *key;
@@ -26,45 +25,48 @@ static const struct {
 static const struct {
     const char *key;
     uint32_t flag;
+    bool is_optional;
 } flags[] = {
-    {"eligible", MS_UNIT_ELIGIBLE},
-    {"run", MS_UNIT_RUN},
+    {"eligible", MS_UNIT_ELIGIBLE, false},
+    {"run", MS_UNIT_RUN, false},
+    {"block", MS_UNIT_BLOCK, true},
 };
 
 #define N_SIZES (sizeof sizes / sizeof *sizes)
 #define N_FLAGS (sizeof flags / sizeof *flags)
 
-void ms__unit_write(ms__json_writer *w, const ms_unit *unit, const ms__unit_note *notes, size_t n_notes) {
+static void write_unit(ms__json_writer *w, const ms_unit *unit) {
     ms__json_begin_object(w, NULL);
     ms__json_put_string(w, "name", unit->name, strlen(unit->name));
-    for (size_t i = 0; i < n_notes; i++) ms__json_put_string(w, notes[i].key, notes[i].text, strlen(notes[i].text));
     for (size_t i = 0; i < N_SIZES; i++)
         ms__json_put_int(w, sizes[i].key, *(const int64_t *)((const char *)unit + sizes[i].offset));
-    for (size_t i = 0; i < N_FLAGS; i++) ms__json_put_bool(w, flags[i].key, (unit->flags & flags[i].flag) != 0);
+    for (size_t i = 0; i < N_FLAGS; i++) {
+        bool is_set = (unit->flags & flags[i].flag) != 0;
+        if (is_set || !flags[i].is_optional) ms__json_put_bool(w, flags[i].key, is_set);
+    }
     ms__json_end_object(w);
 }
 
-static ms_status check_unit_keys(const ms__json *object, const ms__unit_note *notes, size_t n_notes) {
-    const char *allowed[1 + MS__UNIT_MAX_NOTES + N_SIZES + N_FLAGS + 1] = {"name"};
+static ms_status check_unit_keys(const ms__json *object) {
+    const char *allowed[1 + N_SIZES + N_FLAGS + 1] = {"name"};
     size_t n = 1;
-    for (size_t i = 0; i < n_notes && i < MS__UNIT_MAX_NOTES; i++) allowed[n++] = notes[i].key;
     for (size_t i = 0; i < N_SIZES; i++) allowed[n++] = sizes[i].key;
     for (size_t i = 0; i < N_FLAGS; i++) allowed[n++] = flags[i].key;
     return ms__json_check_keys(object, allowed);
 }
 
-ms_status ms__unit_read(const ms__json *object, ms__unit_note *notes, size_t n_notes, ms_unit *out) {
+/* Strings belong to the document; ms__units_copy checks the ranges. */
+static ms_status read_unit(const ms__json *object, ms_unit *out) {
     ms_unit unit = {0};
-    ms_status status = check_unit_keys(object, notes, n_notes);
+    ms_status status = check_unit_keys(object);
     if (status == MS_OK) status = ms__json_get_string(object, "name", &unit.name);
-    for (size_t i = 0; i < n_notes && status == MS_OK; i++)
-        status = ms__json_get_string(object, notes[i].key, &notes[i].text);
     for (size_t i = 0; i < N_SIZES && status == MS_OK; i++)
         status = ms__json_get_int(object, sizes[i].key, 0, (int64_t *)((char *)&unit + sizes[i].offset));
     for (size_t i = 0; i < N_FLAGS && status == MS_OK; i++) {
-        bool set = false;
-        status = ms__json_get_bool(object, flags[i].key, &set);
-        if (set) unit.flags |= flags[i].flag;
+        bool is_set = false;
+        if (!flags[i].is_optional || ms__json_get(object, flags[i].key) != NULL)
+            status = ms__json_get_bool(object, flags[i].key, &is_set);
+        if (is_set) unit.flags |= flags[i].flag;
     }
     if (status == MS_OK) *out = unit;
     return status;
@@ -78,7 +80,7 @@ ms_status ms_profile_to_json(const ms_profile *profile, char **out_text) {
     ms__json_put_int(&w, "resident_bytes", profile->resident_bytes);
     ms__json_put_int(&w, "outside_bytes", profile->outside_bytes);
     ms__json_begin_array(&w, "units");
-    for (int64_t i = 0; i < profile->n_units; i++) ms__unit_write(&w, &profile->units[i], NULL, 0);
+    for (int64_t i = 0; i < profile->n_units; i++) write_unit(&w, &profile->units[i]);
     ms__json_end_array(&w);
     if (profile->step != NULL) {
         ms__json_begin_object(&w, STEP_KEY);
@@ -114,7 +116,7 @@ static ms_status read_profile(const ms__json *document, ms__arena *scratch, ms_p
     if (status != MS_OK || list == NULL) return status;
     ms_unit *units = ms__arena_array(scratch, list->n, sizeof *units);
     if (units == NULL) return MS_E_NO_MEMORY;
-    for (size_t i = 0; i < list->n && status == MS_OK; i++) status = ms__unit_read(&list->items[i], NULL, 0, &units[i]);
+    for (size_t i = 0; i < list->n && status == MS_OK; i++) status = read_unit(&list->items[i], &units[i]);
     if (status != MS_OK) return status;
     view.units = units;
     view.n_units = (int64_t)list->n;

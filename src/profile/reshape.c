@@ -1,7 +1,7 @@
-/* at.c - a profile at another shape: the numbers of its step computed anew, and what follows for its units.
+/* reshape.c - a profile at another shape: the numbers of its step computed anew, and what follows for its units.
  *
- * Events, keys and segments are the same at every shape. They are copied, so that each profile stands for itself: a
- * copy is faster than the walk over the events that counts the units.
+ * Events, keys and segments are the same at every shape. They are copied, so that profiles do not depend on each other:
+ * a copy is faster than the walk over the events that counts the units.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -41,7 +41,9 @@ static ms_status fill(ms_profile *profile, const ms_profile *from, const ms__ste
     if (status == MS_OK) status = ms__step_check_sums(profile->step);
     if (status != MS_OK) return status;
     for (int64_t i = 0; i < from->n_units; i++)
-        units[i] = (ms_unit){.name = from->units[i].name, .param_bytes = from->units[i].param_bytes};
+        units[i] = (ms_unit){.name = from->units[i].name,
+                             .param_bytes = from->units[i].param_bytes,
+                             .flags = from->units[i].flags & MS_UNIT_BLOCK};
     return ms__profile_tally(profile, units, from->n_units);
 }
 
@@ -62,7 +64,7 @@ ms_status ms__profile_with_step(const ms_profile *from, const ms__step *step, ms
 /* ---- Another shape ---- */
 
 /* Does any number change with the batch, or with the length? Where none does, its change was not seen. The term of
- * padded lengths has both in it and tells neither: it stands for padding where one batch alone was seen, too. */
+ * padded lengths has both and tells neither: it means padding even if a single batch was seen. */
 static bool depends(const ms__step *step, bool on_length) {
     static const bool has_length[MS__N_TERMS] = {
         [MS__TERM_T] = true, [MS__TERM_BT] = true, [MS__TERM_TT] = true, [MS__TERM_BTT] = true};
@@ -73,16 +75,20 @@ static bool depends(const ms__step *step, bool on_length) {
     return false;
 }
 
+static ms_status fail_fixed(const char *what, int64_t value) {
+    if (value == 0) return ms__fail(MS_E_INVALID, "this profile has no %s", what);
+    return ms__fail(MS_E_INVALID, "this profile is valid for %s %lld only; profile at several shapes for others", what,
+                    (long long)value);
+}
+
 static ms_status check_shape(const ms_profile *profile, ms__shape shape) {
     if (profile == NULL) return ms__fail(MS_E_INVALID, "ms_profile_reshape: the profile is NULL");
     const ms__step *step = profile->step;
     if (step == NULL) return ms__fail(MS_E_INVALID, "this profile has no step");
     if ((shape.batch < 1 && shape.batch != step->batch) || (shape.length < 1 && shape.length != step->length))
-        return ms__fail(MS_E_INVALID, "ms_profile_reshape: batch and length are at least 1");
-    if (shape.batch != step->batch && !depends(step, false))
-        return ms__fail(MS_E_INVALID, "this profile knows no other batch than %lld", (long long)step->batch);
-    if (shape.length != step->length && !depends(step, true))
-        return ms__fail(MS_E_INVALID, "this profile knows no other length than %lld", (long long)step->length);
+        return ms__fail(MS_E_INVALID, "ms_profile_reshape: batch and length must be at least 1");
+    if (shape.batch != step->batch && !depends(step, false)) return fail_fixed("batch", step->batch);
+    if (shape.length != step->length && !depends(step, true)) return fail_fixed("length", step->length);
     return MS_OK;
 }
 

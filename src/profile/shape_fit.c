@@ -1,4 +1,4 @@
-/* fit.c - one profile for all shapes, from profiles of the same model at a few.
+/* shape_fit.c - one profile for all shapes, from profiles of the same model at a few.
  *
  * Steps at different shapes do the same things in the same order; only their numbers differ. A step has each number
  * once, so two that are equal by chance at one shape are one number there and two elsewhere. Numbers are therefore
@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "../common/intern.h"
+#include "../common/names.h"
 #include "profile.h"
 #include "shape_terms.h"
 
@@ -45,17 +46,15 @@ static const ms__step *step_of(const fit *f, int64_t profile) { return f->profil
 
 enum { PLACE_BYTES = 160 };
 
-static const char *const phases[MS_N_PHASES] = {"state",          "forward", "loss", "backward", "first optimizer step",
-                                                "optimizer step", "end"};
 static const char *const kinds[MS__N_EVENT_KINDS] = {"allocation", "release", "operation", "memory of a kernel"};
 
 static void write_segment(const ms_profile *profile, const ms__segment *s, int variant, char out[PLACE_BYTES]) {
-    const char *state = variant == MS__RECOMPUTED ? "recomputed" : "kept";
+    const char *phase = ms__phases[s->phase].name.name;
     if (s->unit < 0)
-        (void)snprintf(out, PLACE_BYTES, "between units, %s", phases[s->phase]);
+        (void)snprintf(out, PLACE_BYTES, "between layers, %s", phase);
     else
-        (void)snprintf(out, PLACE_BYTES, "unit \"%.64s\" %s, %s", profile->units[s->unit].name, state,
-                       phases[s->phase]);
+        (void)snprintf(out, PLACE_BYTES, "%slayer \"%.64s\", %s", variant == MS__RECOMPUTED ? "recomputed " : "",
+                       profile->units[s->unit].name, phase);
 }
 
 /* The segment and the event's number among those of its kind there. */
@@ -87,11 +86,11 @@ static ms_status fail_structure(const fit *f, int64_t other, const char *place, 
 
 static ms_status check_units(const fit *f, int64_t other) {
     const ms_profile *a = f->profiles[0], *b = f->profiles[other];
-    if (a->n_units != b->n_units) return fail_structure(f, other, "units", "not as many");
+    if (a->n_units != b->n_units) return fail_structure(f, other, "layers", "not as many");
     for (int64_t i = 0; i < a->n_units; i++)
         if (strcmp(a->units[i].name, b->units[i].name) != 0 || a->units[i].param_bytes != b->units[i].param_bytes ||
             a->units[i].flags != b->units[i].flags)
-            return fail_structure(f, other, a->units[i].name, "a unit differs");
+            return fail_structure(f, other, a->units[i].name, "a layer differs");
     return MS_OK;
 }
 
@@ -112,7 +111,7 @@ static ms_status check_segment(const fit *f, int64_t other, uint32_t index) {
     const ms__segment *x = &a->segments[index], *y = &b->segments[index];
     char place[PLACE_BYTES];
     write_segment(f->profiles[0], x, MS__PLAIN, place);
-    if (x->unit != y->unit || x->phase != y->phase) return fail_structure(f, other, place, "another unit runs");
+    if (x->unit != y->unit || x->phase != y->phase) return fail_structure(f, other, place, "another layer runs");
     for (int v = 0; v < MS__N_VARIANTS; v++) {
         write_segment(f->profiles[0], x, v, place);
         if (x->first[v] != y->first[v]) return fail_structure(f, other, place, "it starts elsewhere");
@@ -129,7 +128,8 @@ static ms_status check_segment(const fit *f, int64_t other, uint32_t index) {
 
 static ms_status check_structure(const fit *f, int64_t other) {
     const ms__step *a = step_of(f, 0), *b = step_of(f, other);
-    if (a->has_recomputed != b->has_recomputed) return fail_structure(f, other, "units", "one knows them recomputed");
+    if (a->has_recomputed != b->has_recomputed)
+        return fail_structure(f, other, "layers", "only one has a recomputed trace");
     ms_status status = check_units(f, other);
     for (uint32_t i = 0; i < a->n_segments && i < b->n_segments && status == MS_OK; i++)
         status = check_segment(f, other, i);
@@ -268,7 +268,7 @@ static ms_status fail_number(const fit *f, uint32_t event, const char *what, uin
     int64_t profile = f->failed[number] - 1;
     int64_t value = f->values[(size_t)number * (size_t)f->n_profiles + (size_t)profile];
     write_place(f->profiles[0], event, place);
-    return ms__fail(MS_E_MISMATCH, "%s: %s at %lld x %lld are %lld, the other shapes let expect %lld", place, what,
+    return ms__fail(MS_E_MISMATCH, "%s: %s at %lld x %lld is %lld; the other shapes predict %lld", place, what,
                     (long long)f->shapes[profile].batch, (long long)f->shapes[profile].length, (long long)value,
                     guess(f, number, profile));
 }
@@ -276,18 +276,19 @@ static ms_status fail_number(const fit *f, uint32_t event, const char *what, uin
 /* Some number does not fit: name the first place where it occurs. */
 static ms_status report_misfit(const fit *f) {
     const ms__step *step = step_of(f, 0);
-    static const char *const of_cost[COST_NUMBERS] = {"its multiplications", "the bytes it moves"};
+    static const char *const of_cost[COST_NUMBERS] = {"the number of its multiplications",
+                                                      "the number of bytes it moves"};
     uint32_t n_ops = 0, n_scratches = 0;
     for (uint32_t e = 0; e < step->n_events; e++) {
         uint32_t kind = step->events[e].kind, number;
         if (kind == MS__ALLOCATE && f->failed[number = f->numbers[step->events[e].index]])
-            return fail_number(f, e, "its bytes", number);
+            return fail_number(f, e, "its size in bytes", number);
         for (uint32_t j = 0; j < COST_NUMBERS && kind == MS__OPERATION; j++)
             if (f->failed[number = number_of_cost(f, f->costs.of[n_ops], j)])
                 return fail_number(f, e, of_cost[j], number);
         for (uint32_t j = 0; j < MS__SCRATCH_NUMBERS && kind == MS__SCRATCH; j++)
             if (f->failed[number = number_of_scratch(f, f->scratches.of[n_scratches], j)])
-                return fail_number(f, e, "what it depends on", number);
+                return fail_number(f, e, "a size that it depends on", number);
         n_ops += kind == MS__OPERATION;
         n_scratches += kind == MS__SCRATCH;
     }
@@ -376,8 +377,8 @@ static ms_status check_held_out(const fit *f) {
     }
     if ((batches && batch_seen) || (lengths && length_seen) || (batch_seen && length_seen))
         return ms__fail(MS_E_INVALID,
-                        "ms_profile_fit: %lld x %lld, which the result is held against, needs a batch and a length of "
-                        "its own",
+                        "ms_profile_fit: %lld x %lld, which the result is compared with, needs a batch and a length "
+                        "that no other profile has",
                         (long long)last->batch, (long long)last->length);
     return MS_OK;
 }
@@ -392,7 +393,7 @@ static ms_status check_profiles(fit *f) {
         f->shapes[p] = (ms__shape){step_of(f, p)->batch, step_of(f, p)->length};
         if ((f->shapes[p].batch == 0) != (f->shapes[0].batch == 0) ||
             (f->shapes[p].length == 0) != (f->shapes[0].length == 0))
-            return ms__fail(MS_E_INVALID, "ms_profile_fit: the shape of profile %lld is not said", (long long)p);
+            return ms__fail(MS_E_INVALID, "ms_profile_fit: profile %lld has no shape", (long long)p);
         if (!ms__terms_of(f->shapes[p], f->terms[p]))
             return ms__fail(MS_E_LIMIT, "the shape of profile %lld is too large", (long long)p);
     }

@@ -1,4 +1,4 @@
-/* terms.c - exact linear algebra for a handful of shapes.
+/* shape_terms.c - exact linear algebra for a handful of shapes.
  *
  * Gauss-Jordan elimination over whole numbers: rows are multiplied, never divided but by what all their entries have in
  * common. Products that do not fit in 128 bits are noticed, not avoided: shapes of ordinary size are far below.
@@ -129,7 +129,7 @@ static bool solve_column(equations *s, int k, bool *used) {
     return true;
 }
 
-/* Term k, as it stands in front of the unscaled terms, is its row's values over this. */
+/* The coefficient of the unscaled term k is its row's values divided by this. */
 static bool divisor_of(const equations *s, int k, ms__wide *out) {
     return ms__wide_multiply(s->rows[s->pivot[k]].a[k], s->scale[k], out);
 }

@@ -1,13 +1,13 @@
-/* terms.h - numbers that depend on the shape of a batch, as sums of a few terms in its batch b and its length t.
+/* shape_terms.h - numbers that depend on the shape of a batch, as sums of a few terms in its batch b and its length t.
  *
  * The terms are 1, b, t, bt, t^2, bt^2 and bp, where p is t rounded up to MS__LENGTH_PADDING: the log-sum-exp of
  * efficient attention has that many rows. A number is the sum of its coefficients times the terms, over a denominator.
  * All in whole numbers: what is fitted is exact.
  *
- * What always holds: terms are at most MS__MAX_TERM, so that a sum with coefficients of 64 bits fits in 128.
+ * Invariant: terms are at most MS__MAX_TERM, so that a sum with coefficients of 64 bits fits in 128.
  */
-#ifndef MS_PROFILE_TERMS_H
-#define MS_PROFILE_TERMS_H
+#ifndef MS_PROFILE_SHAPE_TERMS_H
+#define MS_PROFILE_SHAPE_TERMS_H
 
 #include "step.h"
 

@@ -2,8 +2,8 @@
  *
  * A trace is walked once. Operations and allocations open a run when the unit or the phase changes; releases belong to
  * the run in which they happen. The two traces of a step do the same operations in the same order, but for what a
- * recomputation does on its own (between MS_TRACE_REPEAT marks): so the n-th plain operation of one is the n-th of the
- * other, and what it allocates has the same key in both.
+ * recomputation does on its own (between MS_TRACE_RECOMPUTE marks): so the n-th plain operation of one is the n-th of
+ * the other, and what it allocates has the same key in both.
  */
 #include "step.h"
 
@@ -15,7 +15,7 @@
 #define NO_KEY UINT32_MAX
 #define MAX_ITEMS ((int64_t)1 << 31)
 
-/* An allocation behind a plain operation: the `ordinal`-th, its `place`-th allocation. */
+/* An allocation after a plain operation: the `ordinal`-th, its `place`-th allocation. */
 typedef struct slot {
     int64_t ordinal, place;
     uint32_t key;
@@ -57,7 +57,8 @@ typedef struct builder {
 /* ---- Traces are checked before they are believed ---- */
 
 static ms_status check_array(const void *items, int64_t n, const char *what) {
-    if (n < 0 || n > MAX_ITEMS || (items == NULL && n > 0)) return ms__fail(MS_E_INVALID, "a trace has no %s", what);
+    if (n < 0 || n > MAX_ITEMS || (items == NULL && n > 0))
+        return ms__fail(MS_E_INVALID, "trace: %s missing or out of range", what);
     return MS_OK;
 }
 
@@ -79,8 +80,7 @@ static ms_status check_ops(const ms_trace *trace) {
 }
 
 static ms_status check_trace(const ms_trace *trace) {
-    ms_status status = ms__check_struct(trace->struct_bytes, sizeof *trace, "ms_trace");
-    if (status == MS_OK) status = check_array(trace->events, trace->n_events, "events");
+    ms_status status = check_array(trace->events, trace->n_events, "events");
     if (status == MS_OK) status = check_array(trace->ops, trace->n_ops, "operations");
     if (status == MS_OK) status = check_array(trace->operands, trace->n_operands, "operands");
     if (status == MS_OK) status = check_array(trace->names, trace->n_names, "names");
@@ -116,7 +116,7 @@ static bool add_event(walk *w, uint32_t kind, uint32_t index) {
 
 static int32_t unit_now(const walk *w) { return w->repeating >= 0 ? w->repeating : w->unit; }
 
-/* What the last operation takes for itself, behind its outputs. */
+/* What the last operation allocates for itself, after its outputs. */
 static ms_status add_scratch(builder *b, walk *w) {
     const ms__op_cost *cost = &w->last;
     if (cost->rule == MS__SCRATCH_NONE) return MS_OK;
@@ -174,7 +174,7 @@ static ms_status walk_allocation(builder *b, walk *w, const walk *first, int64_t
         key = (uint32_t)b->keys.n;
         if (!add_number(b, n_bytes, &fresh.size) || !ms__vec_push(&b->keys, fresh)) return MS_E_NO_MEMORY;
     } else if (b->numbers.items[b->keys.items[key].size] != n_bytes) {
-        return ms__fail(MS_E_MISMATCH, "the traces differ in a size behind operation %lld", (long long)w->ordinal);
+        return ms__fail(MS_E_MISMATCH, "the traces differ in a size after operation %lld", (long long)w->ordinal);
     }
     slot here = {w->ordinal, w->place, key};
     if (plain && !ms__vec_push(&w->slots, here)) return MS_E_NO_MEMORY;
@@ -209,7 +209,7 @@ static ms_status walk_event(builder *b, walk *w, const walk *first, const ms_tra
         if (event->a < -1 || event->a >= b->n_units) break;
         w->unit = (int32_t)event->a;
         return MS_OK;
-    case MS_TRACE_REPEAT:
+    case MS_TRACE_RECOMPUTE:
         if (event->a < -1 || event->a >= b->n_units) break;
         w->repeating = (int32_t)event->a;
         return MS_OK;
@@ -244,10 +244,10 @@ static ms_status check_same(const walk *a, const walk *b) {
             return ms__fail(MS_E_MISMATCH, "the traces differ at operation %zu: %.64s and %.64s", i, x, y);
     }
     if (a->names.n != b->names.n) return ms__fail(MS_E_MISMATCH, "the traces differ in length");
-    if (a->runs.n != b->runs.n) return ms__fail(MS_E_MISMATCH, "units take turns differently in the two traces");
+    if (a->runs.n != b->runs.n) return ms__fail(MS_E_MISMATCH, "layers take turns differently in the two traces");
     for (size_t i = 0; i < a->runs.n; i++)
         if (a->runs.items[i].unit != b->runs.items[i].unit || a->runs.items[i].phase != b->runs.items[i].phase)
-            return ms__fail(MS_E_MISMATCH, "units take turns differently in the two traces");
+            return ms__fail(MS_E_MISMATCH, "layers take turns differently in the two traces");
     return MS_OK;
 }
 
@@ -266,7 +266,7 @@ static uint32_t category_of(const walk *w, int64_t storage) {
 
 /* What each key is. */
 static void settle_keys(builder *b, int n_variants) {
-    for (int v = n_variants - 1; v >= 0; v--) { /* the kept variant has the last word */
+    for (int v = n_variants - 1; v >= 0; v--) { /* the plain variant decides */
         const walk *w = &b->walks[v];
         ms__step_key *keys = b->keys.items; /* NULL if there is none */
         for (int64_t s = 0; s < w->trace->n_storages && keys != NULL; s++)
@@ -291,9 +291,9 @@ static ms_status fill_segments(builder *b, ms__arena *arena, ms__step *out) {
     if (out->segments == NULL || out->events == NULL) return MS_E_NO_MEMORY;
     for (size_t i = 0; i < n_segments; i++) {
         ms__segment *segment = &out->segments[i];
-        const run *kept = &b->walks[MS__PLAIN].runs.items[i];
-        segment->unit = kept->unit;
-        segment->phase = kept->phase;
+        const run *plain = &b->walks[MS__PLAIN].runs.items[i];
+        segment->unit = plain->unit;
+        segment->phase = plain->phase;
         for (int v = 0; v < (has_recomputed ? 2 : 1); v++) {
             const run *r = &b->walks[v].runs.items[i];
             segment->first[v] = out->n_events;
@@ -339,24 +339,24 @@ static ms_status intern_all(builder *b, ms__arena *arena, ms__arena *scratch, ms
     return there ? MS_OK : MS_E_NO_MEMORY;
 }
 
-static ms_status build(builder *b, ms__arena *arena, ms__arena *scratch, const ms_trace *kept, ms__step *out) {
+static ms_status build(builder *b, ms__arena *arena, ms__arena *scratch, const ms_trace *plain, ms__step *out) {
     walk *w = b->walks;
     ms_status status = MS_OK;
     if (b->recomputed != NULL) status = walk_trace(b, scratch, b->recomputed, &w[MS__RECOMPUTED], NULL);
     if (status == MS_OK)
-        status = walk_trace(b, scratch, kept, &w[MS__PLAIN], b->recomputed == NULL ? NULL : &w[MS__RECOMPUTED]);
+        status = walk_trace(b, scratch, plain, &w[MS__PLAIN], b->recomputed == NULL ? NULL : &w[MS__RECOMPUTED]);
     if (status == MS_OK && b->recomputed != NULL) status = check_same(&w[MS__PLAIN], &w[MS__RECOMPUTED]);
     if (status == MS_OK) status = fill_segments(b, arena, out);
     if (status == MS_OK) status = intern_all(b, arena, scratch, out);
     return status == MS_OK ? ms__step_finish(arena, out) : status;
 }
 
-ms_status ms__step_from_traces(ms__arena *arena, const ms_trace *kept, const ms_trace *recomputed, int64_t n_units,
+ms_status ms__step_from_traces(ms__arena *arena, const ms_trace *plain, const ms_trace *recomputed, int64_t n_units,
                                ms__step *out) {
     ms__arena scratch = {0};
     builder b = {.recomputed = recomputed, .n_units = n_units};
     ms__step step = {.n_units = (uint32_t)n_units};
-    ms_status status = build(&b, arena, &scratch, kept, &step);
+    ms_status status = build(&b, arena, &scratch, plain, &step);
     for (int v = 0; v < MS__N_VARIANTS; v++) {
         ms__vec_free(&b.walks[v].runs);
         ms__vec_free(&b.walks[v].events);

@@ -1,16 +1,16 @@
 /* step.h - one training step: what it allocates, releases and computes, unit by unit.
  *
- * The step is a chain of segments, each a stretch of one phase inside one unit or between units. Every segment has two
- * variants: as it runs when its unit is kept, and when its unit is computed again in backward ("recomputed"). What is
+ * The step is a chain of segments, each one phase inside one unit or between units. Every segment has two
+ * variants: as it runs when nothing is done ("plain"), and when its unit is recomputed in backward. What is
  * allocated is a key; keys are common to both variants, so that units can be kept or recomputed one by one: a tensor
- * that a kept unit makes is released by the recomputed one behind it.
+ * that a plain unit makes is released by the recomputed one after it.
  *
- * What always holds
+ * Invariants
  *   - A step is never changed after it was made. Indices were checked when it was made: whoever walks it need not.
  *   - Within a variant of a segment events are in the order of the step. A variant allocates a key at most once, and
- *     releases it at most once, behind that. A key is released in the same segment in both variants, or it is loose, or
+ *     releases it at most once, after that. A key is released in the same segment in both variants, or it is split, or
  *     it is never released.
- *   - Keys are numbered in the order in which they are first allocated, the recomputed variant before the kept one.
+ *   - Keys are numbered in the order in which they are first allocated, the recomputed variant before the plain one.
  *   - Numbers are sizes (ms__size_in_range), and so are these sums: the bytes of all keys, in blocks of 512; operations
  *     and bytes of all costs, each time that they occur. There are at most MS__STEP_MAX_EVENTS events.
  */
@@ -74,7 +74,7 @@ typedef struct ms__step {
     int64_t *coefficients; /* MS__N_TERMS for each number, over `denominator`; NULL: only this shape is known. Within
                             * the range of sizes, or less than 0 by no more. At this shape they give the numbers */
     int64_t denominator;   /* above 0 where there are coefficients */
-    int64_t batch, length; /* this shape; 0: not said */
+    int64_t batch, length; /* this shape; 0: unknown */
     ms__step_key *keys;
     ms__step_event *events;
     ms__step_cost *costs;
@@ -85,16 +85,20 @@ typedef struct ms__step {
     bool has_recomputed;
 } ms__step;
 
-/* Find the loose keys of a step that is whole but for them, and check its sums. Errors: MS_E_LIMIT, MS_E_NO_MEMORY. */
+static inline int64_t ms__step_key_bytes(const ms__step *step, uint32_t key) {
+    return step->numbers[step->keys[key].size];
+}
+
+/* Find the split keys of a step that is whole but for them, and check its sums. Errors: MS_E_LIMIT, MS_E_NO_MEMORY. */
 ms_status ms__step_finish(ms__arena *arena, ms__step *step);
 
 /* Numbers and sums of a step at another shape. Errors: MS_E_LIMIT. */
 ms_status ms__step_check_sums(const ms__step *step);
 
-/* From the trace of a step with all units kept, and one with all of them recomputed or NULL. What it holds belongs to
+/* From the trace of a plain step, and one with all units recomputed or NULL. What it holds belongs to
  * the arena. Errors: MS_E_INVALID (a trace is malformed), MS_E_MISMATCH (the two are not of the same step), MS_E_LIMIT,
  * MS_E_NO_MEMORY. */
-ms_status ms__step_from_traces(ms__arena *arena, const ms_trace *kept, const ms_trace *recomputed, int64_t n_units,
+ms_status ms__step_from_traces(ms__arena *arena, const ms_trace *plain, const ms_trace *recomputed, int64_t n_units,
                                ms__step *out);
 
 #endif

@@ -78,7 +78,7 @@ ms_status ms__step_check_sums(const ms__step *step) {
 
 ms_status ms__step_finish(ms__arena *arena, ms__step *step) {
     ms__arena scratch = {0};
-    if (step->n_units > MS__STEP_MAX_EVENTS) return ms__fail(MS_E_LIMIT, "a step with too many units");
+    if (step->n_units > MS__STEP_MAX_EVENTS) return ms__fail(MS_E_LIMIT, "a step with too many layers");
     ms_status status = ms__step_check_sums(step);
     if (status == MS_OK) status = find_split_keys(arena, &scratch, step);
     ms__arena_free(&scratch);

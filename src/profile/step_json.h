@@ -4,8 +4,8 @@
  * is: a key belongs to the unit (or to what is between units) that allocates it first, and has a number there, in the
  * order of these allocations; others call it by the way to its unit and that number.
  *
- *   "batch", "length"   the shape; 0: not said
- *   "recomputed"              is it known what the units do when they are recomputed?
+ *   "batch", "length"   the shape; 0: unknown
+ *   "recomputed"        is it known what the units do when they are recomputed?
  *   "numbers"           sizes and costs at this shape
  *   "denominator", "coefficients"   MS__N_TERMS for each number; both are there or none
  *   "costs"             flops, bytes (both: a number), element bytes and flags of each
@@ -16,11 +16,11 @@
  *   "units"             the class of each unit
  *   "order"             the unit of each segment, in the order of the step; -1: between units
  *
- * A segment is [phase, tape] where both variants are alike or there is one only, else [phase, recomputed tape, kept
+ * A segment is [phase, tape] where both variants are alike or there is one only, else [phase, recomputed tape, plain
  * tape]. A tape is pairs of whole numbers, a code (enum ms__tape_code) and its operand; an array [n, pairs...] between
- * them is pairs that occur n times. Unless a key is new, its operand is how far it stands from the one of this unit
+ * them is pairs that occur n times. Unless a key is new, its operand is its distance from the one of this unit
  * that the tape named last, in their numbers (from -1 where the tape begins). What is new is found by reading all
- * recomputed tapes in the order of the step, then all kept ones: keys are numbered in that order.
+ * recomputed tapes in the order of the step, then all plain ones: keys are numbered in that order.
  */
 #ifndef MS_PROFILE_STEP_JSON_H
 #define MS_PROFILE_STEP_JSON_H
@@ -35,9 +35,9 @@ enum ms__tape_code {
     MS__TAPE_OPERATION, /* a cost */
     MS__TAPE_SCRATCH,   /* a scratch */
     MS__TAPE_ALLOCATE,  /* a key that is not new: the recomputed variant allocates it, too */
-    MS__TAPE_OTHER, /* the next pair names another's key, by its number there. The operand says whose: so many places
-                     * from here in the order in which units first run, or 0: between units. Where there is no
-                     * "here", in the tapes between units: the unit's own number. */
+    MS__TAPE_OTHER,     /* the next pair names another's key, by its number there. The operand says whose: its distance
+                         * from here in the order in which units first run, or 0: between units. Where there is no
+                         * "here", in the tapes between units: the unit's own number. */
     MS__N_TAPE_CODES
 };
 

@@ -1,7 +1,7 @@
 /* step_read.c - a step from JSON, after step_json.h.
  *
  * Tapes are unfolded once for each class. Then the segments are laid out in the order of the step, and their tapes are
- * played, the recomputed ones and then the kept ones, which gives keys their numbers and finds out what a tape may not
+ * played, the recomputed ones and then the plain ones, which gives keys their numbers and finds out what a tape may not
  * name.
  */
 #include "shape_terms.h"
@@ -18,7 +18,7 @@ typedef struct tape {
     uint32_t n_pairs, n_events, n_new;
 } tape;
 
-/* A segment of a class: a tape for both variants, or a recomputed and a kept one. */
+/* A segment of a class: a tape for both variants, or a recomputed and a plain one. */
 typedef struct part {
     uint32_t phase, n_tapes;
     tape tapes[MS__N_VARIANTS];
@@ -413,12 +413,12 @@ static ms_status play_pair(player *p, const pair *at) {
 
 static ms_status play_segment(reader *r, uint32_t segment, int variant) {
     owner *self = &r->owners[r->step.segments[segment].unit + 1];
-    const part *stretch = &self->class->parts[self->next_part++];
+    const part *next = &self->class->parts[self->next_part++];
     bool first = variant == MS__RECOMPUTED || !r->step.has_recomputed;
-    const tape *played = &stretch->tapes[first || stretch->n_tapes == 1 ? 0 : 1];
+    const tape *played = &next->tapes[first || next->n_tapes == 1 ? 0 : 1];
     player p = {.r = r, .self = self, .segment = segment, .variant = variant, .last = -1, .fresh = self->n_keys};
     if (first) r->first_fresh[segment] = p.fresh;
-    p.again = !first && stretch->n_tapes == 1;
+    p.again = !first && next->n_tapes == 1;
     if (p.again) p.fresh = r->first_fresh[segment];
     ms_status status = MS_OK;
     for (uint32_t i = 0; i < played->n_pairs && status == MS_OK; i++) status = play_pair(&p, &played->pairs[i]);
@@ -454,7 +454,7 @@ static ms_status read_step(reader *r, const ms__json *object) {
 
 ms_status ms__step_read(const ms__json *object, int64_t n_units, ms__arena *arena, ms__step *out) {
     reader r = {.arena = arena};
-    if (n_units > MS__STEP_MAX_EVENTS) return ms__fail(MS_E_LIMIT, "a step with too many units");
+    if (n_units > MS__STEP_MAX_EVENTS) return ms__fail(MS_E_LIMIT, "a step with too many layers");
     r.step.n_units = (uint32_t)n_units;
     ms_status status = read_step(&r, object);
     ms__arena_free(&r.scratch);

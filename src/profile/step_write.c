@@ -71,7 +71,7 @@ static ms_status name_keys(coder *c, ms__arena *arena) {
     c->recomputed = ms__arena_array(arena, step->n_keys, sizeof *c->recomputed);
     if (counts == NULL || known == NULL || c->owner == NULL || c->number == NULL || c->recomputed == NULL)
         return MS_E_NO_MEMORY;
-    for (int v = MS__N_VARIANTS - 1; v >= 0; v--) { /* recomputed, then kept */
+    for (int v = MS__N_VARIANTS - 1; v >= 0; v--) { /* recomputed, then plain */
         for (uint32_t i = 0; i < step->n_segments; i++) {
             const ms__segment *segment = &step->segments[i];
             for (uint32_t e = segment->first[v]; e < segment->first[v] + segment->n[v]; e++) {
@@ -144,11 +144,11 @@ static bool put_tape(coder *c, const ms__segment *segment, int variant) {
 static bool put_unit(coder *c, int32_t unit) {
     for (int32_t i = c->first[unit + 1]; i >= 0; i = c->next[i]) {
         const ms__segment *s = &c->step->segments[i];
-        const ms__step_event *kept = c->step->events + s->first[MS__PLAIN],
+        const ms__step_event *plain = c->step->events + s->first[MS__PLAIN],
                              *recomputed = c->step->events + s->first[MS__RECOMPUTED];
         bool has_recomputed = c->step->has_recomputed,
              alike = has_recomputed && s->n[MS__PLAIN] == s->n[MS__RECOMPUTED];
-        alike = alike && (s->n[MS__PLAIN] == 0 || memcmp(kept, recomputed, s->n[MS__PLAIN] * sizeof *kept) == 0);
+        alike = alike && (s->n[MS__PLAIN] == 0 || memcmp(plain, recomputed, s->n[MS__PLAIN] * sizeof *plain) == 0);
         int32_t n_tapes = has_recomputed && !alike ? 2 : 1;
         if (!put_number(c, (int32_t)s->phase) || !put_number(c, n_tapes) ||
             !put_tape(c, s, has_recomputed ? MS__RECOMPUTED : MS__PLAIN) ||

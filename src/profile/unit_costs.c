@@ -1,4 +1,6 @@
-/* costs.c - what a unit does in a phase of the step: arithmetic, traffic, kernels, random draws, working set. */
+/* unit_costs.c - what a unit does in a phase of the step: arithmetic, traffic, kernels, random draws, memory. */
+#include "../common/fields.h"
+#include "../common/structs.h"
 #include "profile.h"
 
 static void add_op(const ms__step *step, const ms__step_cost *cost, ms_unit_costs *out) {
@@ -22,17 +24,24 @@ static void add_segment(const ms__step *step, const ms__segment *segment, ms_uni
     }
 }
 
+const ms_field *ms_unit_costs_fields(int64_t *out_n) {
+    static const ms_field fields[] = {
+        MS__FIELD(ms_unit_costs, flops, MS_FIELD_INT64),    MS__FIELD(ms_unit_costs, bytes, MS_FIELD_INT64),
+        MS__FIELD(ms_unit_costs, n_ops, MS_FIELD_INT64),    MS__FIELD(ms_unit_costs, n_kernels, MS_FIELD_INT64),
+        MS__FIELD(ms_unit_costs, n_random, MS_FIELD_INT64), MS__FIELD(ms_unit_costs, working_bytes, MS_FIELD_INT64),
+    };
+    MS__RETURN_FIELDS(fields, out_n);
+}
+
 ms_status ms_profile_get_costs(const ms_profile *profile, int64_t unit, int32_t phase, ms_unit_costs *out) {
-    if (profile == NULL || out == NULL) return ms__fail(MS_E_INVALID, "ms_profile_get_costs: an argument is NULL");
-    ms_status status = ms__check_struct(out->struct_bytes, sizeof *out, "ms_unit_costs");
-    if (status != MS_OK) return status;
+    if (profile == NULL) return ms__fail(MS_E_INVALID, "ms_profile_get_costs: the profile is NULL");
     const ms__step *step = profile->step;
     if (step == NULL) return ms__fail(MS_E_INVALID, "this profile has no step");
     if (unit < -1 || unit >= (int64_t)step->n_units || phase < 0 || phase >= MS_N_PHASES)
         return ms__fail(MS_E_INVALID, "ms_profile_get_costs: there is no such unit or phase");
-    *out = (ms_unit_costs){.struct_bytes = sizeof *out};
+    ms_unit_costs costs = {0};
     for (uint32_t i = 0; i < step->n_segments; i++)
         if (step->segments[i].unit == unit && step->segments[i].phase == (uint32_t)phase)
-            add_segment(step, &step->segments[i], out);
-    return MS_OK;
+            add_segment(step, &step->segments[i], &costs);
+    return ms__struct_write(MS__STRUCT(ms_unit_costs), &costs, out);
 }

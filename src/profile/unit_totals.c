@@ -1,8 +1,8 @@
-/* tally.c - what a step means for each unit, and for the whole.
+/* unit_totals.c - the bytes of each unit, and of the whole, that follow from a step.
  *
- * A unit's saved bytes are what its forward allocates and backward releases, all units kept. Its boundary is what
- * others allocate in forward and the unit's backward releases, all units recomputed. A step's sums fit (step.h), so
- * that these do.
+ * A unit's saved bytes are what its forward allocates and backward releases in the plain step, and its inputs. Its
+ * inputs are what others allocate in forward and the unit's backward releases, all units recomputed. A step's sums fit
+ * (step.h), so that these do.
  */
 #include "profile.h"
 
@@ -12,10 +12,8 @@ typedef struct tally {
     const ms__step *step;
     int32_t *maker; /* key -> the unit whose forward allocates it, -1 between units, NOBODY otherwise */
     ms_unit *units; /* the totals */
-    int64_t rest;   /* kept for backward between units */
+    int64_t rest;   /* kept for backward outside units */
 } tally;
-
-static int64_t size_of(const ms__step *step, uint32_t key) { return step->numbers[step->keys[key].size]; }
 
 static bool is_activation(const tally *t, uint32_t key) {
     return t->step->keys[key].category == MS_CATEGORY_ACTIVATION && t->maker[key] != NOBODY;
@@ -24,7 +22,7 @@ static bool is_activation(const tally *t, uint32_t key) {
 static void count_release(tally *t, uint32_t key, const ms__segment *s, int variant) {
     if (s->phase != MS_PHASE_BACKWARD || !is_activation(t, key)) return;
     int32_t maker = t->maker[key];
-    int64_t n_bytes = size_of(t->step, key);
+    int64_t n_bytes = ms__step_key_bytes(t->step, key);
     if (variant == MS__RECOMPUTED && s->unit >= 0 && maker != s->unit) t->units[s->unit].input_bytes += n_bytes;
     if (variant == MS__PLAIN && maker >= 0) t->units[maker].saved_bytes += n_bytes;
     if (variant == MS__PLAIN && maker < 0) t->rest += n_bytes;
@@ -42,7 +40,7 @@ static void count_segment(tally *t, uint32_t index, int variant) {
     }
 }
 
-/* Every release stands in its segment, that of a loose key too. */
+/* Every release is in its segment, that of a split key too. */
 static void count(tally *t) {
     for (int v = 0; v < (t->step->has_recomputed ? MS__N_VARIANTS : 1); v++)
         for (uint32_t i = 0; i < t->step->n_segments; i++) count_segment(t, i, v);
@@ -56,7 +54,7 @@ static void describe_units(const tally *t, int64_t n_units) {
     for (int64_t i = 0; i < n_units; i++) {
         ms_unit *unit = &t->units[i];
         int64_t weights = unit->param_bytes / 2; /* two operations for each of four bytes */
-        unit->saved_bytes += unit->input_bytes;  /* what the first planner means by it */
+        unit->saved_bytes += unit->input_bytes;
         unit->n_rows = weights > 0 ? unit->n_rows / weights : 0;
         if (t->step->has_recomputed) unit->flags |= MS_UNIT_ELIGIBLE;
     }
@@ -68,7 +66,7 @@ static int64_t resident_bytes(const ms__step *step) {
         uint32_t category = step->keys[k].category;
         if (category == MS_CATEGORY_PARAMETER || category == MS_CATEGORY_BUFFER || category == MS_CATEGORY_GRADIENT ||
             category == MS_CATEGORY_OPTIMIZER)
-            sum += size_of(step, k);
+            sum += ms__step_key_bytes(step, k);
     }
     return sum;
 }

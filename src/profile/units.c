@@ -1,9 +1,9 @@
 /* units.c - which modules of a model are its units: what a plan decides about.
  *
- * A unit is a repeated block (a child of a list in which some class with parameters occurs more than once) or what
- * stands between blocks. Lists of stages, whose members differ and hold blocks of their own, are opened; a model
+ * A unit is a repeated block (a child of a list in which some class with parameters occurs more than once) or a module
+ * between blocks. Lists of stages, whose members differ and hold blocks of their own, are opened; a model
  * without repetition is cut at its top-level children, and below, until each is small against the whole.
- * Always holds: no unit contains another, and every unit has a forward of its own.
+ * Invariant: no unit contains another, and every unit has a forward of its own.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -32,6 +32,7 @@ typedef struct finder {
     const ms_module *modules;
     node *nodes;
     int64_t *units;
+    uint32_t *flags; /* of each unit; may be NULL */
     int64_t n_units;
 } finder;
 
@@ -39,7 +40,7 @@ static ms_status check(const ms_module *modules, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         bool root = i == 0;
         if (root ? modules[i].parent != -1 : modules[i].parent < 0 || modules[i].parent >= i)
-            return ms__fail(MS_E_INVALID, "module %lld: its parent %lld does not stand before it", (long long)i,
+            return ms__fail(MS_E_INVALID, "module %lld: its parent %lld does not come before it", (long long)i,
                             (long long)modules[i].parent);
         int64_t above = i - 1; /* depth first: the module before, or one above that */
         while (above > modules[i].parent) above = modules[above].parent;
@@ -51,7 +52,7 @@ static ms_status check(const ms_module *modules, int64_t n) {
     return MS_OK;
 }
 
-/* Children stand behind their parents, so one backward pass sees every child before its parent. */
+/* Children come after their parents, so one backward pass sees every child before its parent. */
 static void build_tree(const ms_module *modules, node *nodes, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         nodes[i] = (node){.first_child = -1, .next_sibling = -1, .subtree_bytes = modules[i].param_bytes};
@@ -111,24 +112,39 @@ static bool open_up(const finder *f, int64_t i) {
     return self->subtree_bytes > f->nodes[0].subtree_bytes / SHARE_TO_OPEN;
 }
 
+/* Is module i one of the blocks of a list: has it parameters, and does its class recur there, or is it the only one? */
+static bool is_block(const finder *f, int64_t i) {
+    const node *list = &f->nodes[f->modules[i].parent];
+    if (!list->repeats || f->nodes[i].subtree_bytes == 0) return false;
+    for (int64_t other = list->first_child; other >= 0; other = f->nodes[other].next_sibling)
+        if (other != i && f->modules[other].class_hash == f->modules[i].class_hash) return true;
+    return list->n_children == 1;
+}
+
+static void take_unit(finder *f, int64_t i) {
+    if (f->flags != NULL) f->flags[f->n_units] = is_block(f, i) ? MS_UNIT_BLOCK : 0;
+    f->units[f->n_units++] = i;
+}
+
 static void take_units(finder *f, int64_t n) {
     /* `inside` marks what lies below a unit; a parent is always decided before its children. */
     for (int64_t i = 0; i < n; i++) {
         int64_t parent = f->modules[i].parent;
         bool inside = parent >= 0 && f->nodes[parent].height < 0;
         if (!inside && open_up(f, i)) continue;
-        if (!inside && i > 0 && (f->modules[i].flags & MS_MODULE_CALLED)) f->units[f->n_units++] = i;
+        if (!inside && i > 0 && (f->modules[i].flags & MS_MODULE_CALLED)) take_unit(f, i);
         f->nodes[i].height = -1; /* decided: nothing below is looked at */
     }
 }
 
-ms_status ms_units_find(const ms_module *modules, int64_t n_modules, int64_t *out_units, int64_t *out_n_units) {
+ms_status ms_units_find(const ms_module *modules, int64_t n_modules, int64_t *out_units, uint32_t *out_flags,
+                        int64_t *out_n_units) {
     if (modules == NULL || out_units == NULL || out_n_units == NULL || n_modules < 1)
         return ms__fail(MS_E_INVALID, "ms_units_find: no modules, or an argument is NULL");
     ms_status status = check(modules, n_modules);
     if (status != MS_OK) return status;
     ms__arena arena = {0};
-    finder f = {.modules = modules, .units = out_units};
+    finder f = {.modules = modules, .units = out_units, .flags = out_flags};
     f.nodes = ms__arena_array(&arena, (size_t)n_modules, sizeof *f.nodes);
     if (f.nodes == NULL) return MS_E_NO_MEMORY;
     build_tree(modules, f.nodes, n_modules);

@@ -1,8 +1,8 @@
 /* allocator.c - the model of torch's caching allocator: blocks, their segments, and the pools of free ones.
  *
- * A segment is a row of blocks, linked in the order of their addresses; two free blocks never stand side by side. The
+ * A segment is a row of blocks, linked in the order of their addresses; two free blocks are never adjacent. The
  * free blocks of a pool (one for small requests, one for large) form a treap, ordered by stream, size and address, so
- * that the best fit is the first that does not stand before what is wanted. A block is known by its index, which is
+ * that the best fit is the first that does not come before what is wanted. A block is known by its index, which is
  * also what callers get; 0 is none, and may be written but is never read. Priorities are hashes of indices: the same
  * calls build the same trees. Always holds: reserved = allocated + inactive split + what `empty` would return.
  */
@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #include "../common/hash.h"
+#include "../common/math.h"
 #include "../common/vec.h"
 
 #define MIB ((int64_t)1 << 20)
@@ -49,9 +50,7 @@ struct ms__allocator {
     ms__allocator_stats stats;
 };
 
-static int64_t round_up(int64_t n_bytes, int64_t step) { return (n_bytes + step - 1) / step * step; }
-
-static bool is_split(const block *b) { return b->previous != 0 || b->next != 0; }
+static bool has_neighbours(const block *b) { return b->previous != 0 || b->next != 0; }
 
 static bool before(const block *a, const block *b) {
     if (a->stream != b->stream) return a->stream < b->stream;
@@ -59,7 +58,7 @@ static bool before(const block *a, const block *b) {
     return a->address < b->address;
 }
 
-/* The link to the first free block that does not stand before `wanted`; it leads to 0 if there is none. */
+/* The link to the first free block that does not come before `wanted`; it leads to 0 if there is none. */
 static size_t *pool_find(ms__allocator *a, const block *wanted) {
     size_t *link = &a->pools[wanted->large], *found = NULL;
     while (*link != 0) {
@@ -78,7 +77,7 @@ static void pool_add(ms__allocator *a, size_t index) {
         link = before(&items[*link], self) ? &items[*link].right : &items[*link].left;
     size_t below = *link;
     *link = index;
-    while (below != 0) { /* part what hung there into what stands before and what stands behind */
+    while (below != 0) { /* split what was there into what comes before and what comes after */
         block *b = &items[below];
         if (before(b, self)) {
             *low = below;
@@ -92,7 +91,7 @@ static void pool_add(ms__allocator *a, size_t index) {
     }
     *low = *high = 0;
     self->state = FREE;
-    if (is_split(self)) {
+    if (has_neighbours(self)) {
         a->stats.inactive_split_bytes += self->size_bytes;
         return;
     }
@@ -118,7 +117,7 @@ static size_t pool_remove(ms__allocator *a, size_t *link) {
     }
     *link = left != 0 ? left : right;
     const block *self = &items[index];
-    if (is_split(self)) {
+    if (has_neighbours(self)) {
         a->stats.inactive_split_bytes -= self->size_bytes;
         return index;
     }
@@ -166,11 +165,11 @@ void ms__allocator_destroy(ms__allocator *allocator) {
 
 static int64_t segment_bytes(int64_t n_bytes) {
     if (n_bytes <= SMALL_BYTES) return SMALL_SEGMENT_BYTES;
-    return n_bytes < OWN_SEGMENT_BYTES ? LARGE_SEGMENT_BYTES : round_up(n_bytes, SEGMENT_STEP_BYTES);
+    return n_bytes < OWN_SEGMENT_BYTES ? LARGE_SEGMENT_BYTES : ms__round_up(n_bytes, SEGMENT_STEP_BYTES);
 }
 
 /* A block that is a whole new segment. Addresses are never used again, so they bound the reserved bytes, too. */
-static ms_status add_segment(ms__allocator *a, const block *wanted, size_t *out) {
+static ms_status reserve_segment(ms__allocator *a, const block *wanted, size_t *out) {
     block segment = {.stream = wanted->stream, .address = a->next_address, .large = wanted->large};
     segment.size_bytes = segment_bytes(wanted->size_bytes);
     int64_t room = a->limit_bytes - segment.size_bytes;
@@ -213,14 +212,14 @@ ms_status ms__allocator_take(ms__allocator *allocator, int64_t n_bytes, int64_t 
         return MS_OK;
     }
     if (!ms__vec_reserve(&a->blocks, 2)) return MS_E_NO_MEMORY; /* a segment and the rest of it */
-    block wanted = {.stream = stream, .size_bytes = round_up(n_bytes, BLOCK_BYTES)};
+    block wanted = {.stream = stream, .size_bytes = ms__round_up(n_bytes, BLOCK_BYTES)};
     wanted.large = wanted.size_bytes > SMALL_BYTES;
     size_t *link = pool_find(a, &wanted), index = 0;
     ms_status status = MS_OK;
     if (*link != 0 && a->blocks.items[*link].stream == stream)
         index = pool_remove(a, link);
     else
-        status = add_segment(a, &wanted, &index);
+        status = reserve_segment(a, &wanted, &index);
     if (status != MS_OK) return status;
     split(a, index, wanted.size_bytes);
     a->blocks.items[index].state = TAKEN;

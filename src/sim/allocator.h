@@ -34,8 +34,8 @@ void ms__allocator_destroy(ms__allocator *allocator);
 
 /* A block of at least n_bytes for a stream, which is any number; MS__NO_BLOCK for 0 bytes. The numbers of blocks that
  * were given back come again. Errors: MS_E_INVALID (negative), MS_E_BUDGET (no room under the limit although every
- * unused segment was returned; ms_error_value() is the limit that would do), MS_E_LIMIT (over 2^60 bytes, or 2^63 over
- * all segments that ever were), MS_E_NO_MEMORY (of the host; nothing has changed). */
+ * unused segment was returned; ms__error_value() is the limit that would be enough), MS_E_LIMIT (over 2^60 bytes, or
+ * 2^63 over all segments that ever were), MS_E_NO_MEMORY (of the host; nothing has changed). */
 ms_status ms__allocator_take(ms__allocator *allocator, int64_t n_bytes, int64_t stream, int64_t *out_block);
 
 /* The block is free for its stream. MS__NO_BLOCK is allowed. Errors: MS_E_INVALID (not a block that is taken). */

@@ -1,14 +1,14 @@
-/* frontier.c - the ways between keeping a unit and recomputing it, and what each would save (ledger.h). */
+/* frontier.c - the ways between keeping a unit and recomputing it, and what each would save (recompute_cost.h). */
 #include "../profile/profile.h"
 #include "recompute_cost.h"
 #include "roofline.h"
 
-static ms_frontier_point point_of(const ms__ledger *l, uint32_t keeps) {
-    int64_t ns = ms__ledger_time(l, keeps);
+static ms_frontier_point point_of(const ms__recompute_cost *cost, uint32_t keeps) {
+    int64_t ns = ms__recompute_ns(cost, keeps);
     return (ms_frontier_point){.keeps = keeps,
-                               .held_bytes = ms__ledger_held(l, keeps),
+                               .held_bytes = ms__recompute_held(cost, keeps),
                                .recompute_ns = ns,
-                               .spared_ns = ms__ledger_time(l, 0) - ns};
+                               .spared_ns = ms__recompute_ns(cost, 0) - ns};
 }
 
 static bool is_better(const ms_frontier_point *a, const ms_frontier_point *b) {
@@ -17,12 +17,12 @@ static bool is_better(const ms_frontier_point *a, const ms_frontier_point *b) {
 }
 
 /* In the order of their bytes, those only that save time over all before. */
-static int64_t fill_points(const ms__ledger *l, ms_frontier_point *out) {
+static int64_t fill_points(const ms__recompute_cost *cost, ms_frontier_point *out) {
     static const uint32_t choices[MS_FRONTIER_MAX_POINTS] = {0, MS_KEEP_ATTENTION, MS_KEEP_PRODUCTS,
                                                              MS_KEEP_ATTENTION | MS_KEEP_PRODUCTS, MS_KEEP_ALL};
     int64_t n = 0;
     for (int64_t i = 0; i < MS_FRONTIER_MAX_POINTS; i++) {
-        ms_frontier_point point = point_of(l, choices[i]);
+        ms_frontier_point point = point_of(cost, choices[i]);
         int64_t at = i;
         for (; at > 0 && is_better(&point, &out[at - 1]); at--) out[at] = out[at - 1];
         out[at] = point;
@@ -32,12 +32,10 @@ static int64_t fill_points(const ms__ledger *l, ms_frontier_point *out) {
     return n;
 }
 
-static ms_status check_arguments(const ms_profile *profile, int64_t unit, const ms_rates *rates) {
-    if (profile == NULL || rates == NULL) return ms__fail(MS_E_INVALID, "ms_profile_frontier: an argument is NULL");
-    ms_status status = ms__rates_check(rates);
-    if (status != MS_OK) return status;
+static ms_status check_frontier(const ms_profile *profile, int64_t unit) {
+    if (profile == NULL) return ms__fail(MS_E_INVALID, "ms_profile_frontier: the profile is NULL");
     if (profile->step == NULL || !profile->step->has_recomputed)
-        return ms__fail(MS_E_INVALID, "this profile does not know its units recomputed");
+        return ms__fail(MS_E_INVALID, "this profile has no recomputed trace");
     if (unit < 0 || unit >= (int64_t)profile->step->n_units)
         return ms__fail(MS_E_INVALID, "there is no unit %lld", (long long)unit);
     return MS_OK;
@@ -46,14 +44,15 @@ static ms_status check_arguments(const ms_profile *profile, int64_t unit, const 
 ms_status ms_profile_frontier(const ms_profile *profile, int64_t unit, const ms_rates *rates, ms_frontier_point *out,
                               int64_t capacity, int64_t *out_n) {
     ms_frontier_point points[MS_FRONTIER_MAX_POINTS];
-    if (out == NULL || out_n == NULL)
-        return ms__fail(MS_E_INVALID, "ms_profile_frontier: there is nowhere to write to");
-    ms_status status = check_arguments(profile, unit, rates);
+    ms_rates ours;
+    if (out == NULL || out_n == NULL) return ms__fail(MS_E_INVALID, "ms_profile_frontier: out or out_n is NULL");
+    ms_status status = ms__rates_read(rates, &ours);
+    if (status == MS_OK) status = check_frontier(profile, unit);
     if (status != MS_OK) return status;
     ms__arena arena = {0};
-    ms__ledger *ledgers = NULL;
-    status = ms__ledgers_make(&arena, profile->step, rates, &ledgers);
-    int64_t n = status == MS_OK ? fill_points(&ledgers[unit], points) : 0;
+    ms__recompute_cost *costs = NULL;
+    status = ms__recompute_costs_make(&arena, profile->step, &ours, &costs);
+    int64_t n = status == MS_OK ? fill_points(&costs[unit], points) : 0;
     ms__arena_free(&arena);
     if (status != MS_OK) return status;
     if (n > capacity)

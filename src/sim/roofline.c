@@ -1,13 +1,15 @@
 /* roofline.c - the longer of arithmetic and traffic. */
 #include "roofline.h"
 
+#include "../common/structs.h"
+
 #define MAX_RATE INT64_C(1000000000) /* of rates and times, as in rates.c */
 #define MAX_MULTIPROCESSORS INT64_C(1000000)
 
 static bool is_rate(int64_t value, int64_t min) { return value >= min && value <= MAX_RATE; }
 
-ms_status ms__rates_check(const ms_rates *r) {
-    ms_status status = ms__check_struct(r->struct_bytes, sizeof *r, "ms_rates");
+ms_status ms__rates_read(const ms_rates *theirs, ms_rates *r) {
+    ms_status status = ms__struct_read(MS__STRUCT(ms_rates), theirs, r);
     if (status != MS_OK) return status;
     if (r->capability < 0 || !is_rate(r->fp32_gflops, 1) || !is_rate(r->fp16_gflops, 0) ||
         !is_rate(r->bf16_gflops, 0) || !is_rate(r->memory_mb_per_s, 1) || !is_rate(r->launch_ns, 0) ||
@@ -17,12 +19,12 @@ ms_status ms__rates_check(const ms_rates *r) {
     return MS_OK;
 }
 
-ms_status ms__device_check(const ms_device *device) {
-    ms_status status = ms__check_struct(device->struct_bytes, sizeof *device, "ms_device");
+ms_status ms__device_read(const ms_device *theirs, ms__device_copy *out) {
+    ms_device *device = &out->device;
+    ms_status status = ms__struct_read(MS__STRUCT(ms_device), theirs, device);
+    if (status == MS_OK) status = ms__rates_read(device->rates, &out->rates);
     if (status != MS_OK) return status;
-    if (device->rates == NULL) return ms__fail(MS_E_INVALID, "ms_device: rates is NULL");
-    status = ms__rates_check(device->rates);
-    if (status != MS_OK) return status;
+    device->rates = &out->rates;
     if (device->n_multiprocessors < 0 || device->n_multiprocessors > MAX_MULTIPROCESSORS || device->usable_bytes < 0)
         return ms__fail(MS_E_INVALID, "ms_device: n_multiprocessors or usable_bytes is out of range");
     if (device->kind < 0 || device->kind >= MS_N_DEVICE_KINDS ||
@@ -34,7 +36,7 @@ ms_status ms__device_check(const ms_device *device) {
 
 int64_t ms__add_ns(int64_t ns, int64_t more_ns) { return more_ns > MS__MAX_NS - ns ? MS__MAX_NS : ns + more_ns; }
 
-static int64_t rate_of(const ms_rates *rates, uint32_t element_bytes) {
+static int64_t arithmetic_rate(const ms_rates *rates, uint32_t element_bytes) {
     int64_t narrow = rates->bf16_gflops > 0 ? rates->bf16_gflops : rates->fp16_gflops;
     return element_bytes <= 2 && narrow > 0 ? narrow : rates->fp32_gflops;
 }
@@ -46,7 +48,7 @@ static int64_t traffic_ns(int64_t n_bytes, int64_t mb_per_s) {
 
 int64_t ms__op_busy_ns(const ms_rates *rates, const ms__step *step, const ms__step_cost *cost) {
     if (cost->flags & MS__OP_VIEW) return 0;
-    int64_t arithmetic = step->numbers[cost->flops] / rate_of(rates, cost->element_bytes);
+    int64_t arithmetic = step->numbers[cost->flops] / arithmetic_rate(rates, cost->element_bytes);
     int64_t traffic = traffic_ns(step->numbers[cost->bytes], rates->memory_mb_per_s);
     return ms__add_ns(rates->launch_ns, arithmetic > traffic ? arithmetic : traffic);
 }

@@ -10,11 +10,19 @@
 
 #define MS__MAX_NS (INT64_MAX / 8)
 
-/* Are these rates that a time can be divided by and added up from? Errors: MS_E_INVALID. */
-ms_status ms__rates_check(const ms_rates *rates);
+/* A copy of a caller's rates, checked: times can be divided by them and added up. Errors: MS_E_INVALID, MS_E_VERSION.
+ */
+ms_status ms__rates_read(const ms_rates *theirs, ms_rates *out);
 
-/* A device that steps can be simulated on: rates as above, a kind that fits them. Errors: MS_E_INVALID. */
-ms_status ms__device_check(const ms_device *device);
+/* A copy of a caller's device. `device` points to `rates`, so it must stay where it is. */
+typedef struct ms__device_copy {
+    ms_device device;
+    ms_rates rates;
+} ms__device_copy;
+
+/* A device that steps can be simulated on: rates as above, a kind that fits them. Errors: MS_E_INVALID, MS_E_VERSION.
+ */
+ms_status ms__device_read(const ms_device *theirs, ms__device_copy *out);
 
 /* Both are times; so is the sum. */
 int64_t ms__add_ns(int64_t ns, int64_t more_ns);

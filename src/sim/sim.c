@@ -14,25 +14,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../common/arena.h"
-#include "../profile/profile.h"
+#include "../common/math.h"
+#include "../common/structs.h"
 #include "actions.h"
 #include "allocator.h"
 #include "roofline.h"
+#include "sim.h"
 
 #define ROUND_BYTES 512
 #define N_STEPS 3
 #define NOT_THERE INT64_MIN
 #define NEVER INT32_MAX
-#define ALL_FLAGS                                                                                                      \
-    ((uint32_t)(MS_SIMULATE_ALLOCATOR | MS_SIMULATE_ENGINE_THREAD | MS_SIMULATE_FUSED | MS_SIMULATE_RESUMED |          \
-                MS_SIMULATE_KEEP_GRADIENTS))
-
-struct ms_simulation {
-    ms_simulation_summary summary;
-    ms_simulation_segment *points; /* owned */
-    int64_t n_points;
-};
 
 typedef struct clock {
     int64_t host_ns, device_ns;
@@ -68,7 +60,7 @@ typedef struct player {
 static bool on_gpu(const player *p) { return p->request->device->rates->capability > 0; }
 
 static int64_t rounded(const player *p, int64_t n_bytes) {
-    return on_gpu(p) ? (n_bytes + ROUND_BYTES - 1) / ROUND_BYTES * ROUND_BYTES : n_bytes;
+    return on_gpu(p) ? ms__round_up(n_bytes, ROUND_BYTES) : n_bytes;
 }
 
 static void note_peak(player *p, int64_t segment) {
@@ -95,8 +87,6 @@ static ms_status give(player *p, int64_t n_bytes, uint32_t category, int64_t blo
     return p->allocator == NULL ? MS_OK : ms__allocator_give(p->allocator, block);
 }
 
-static int64_t key_bytes(const player *p, uint32_t key) { return p->step->numbers[p->step->keys[key].size]; }
-
 static ms_status take_transient(player *p, int64_t n_bytes, int64_t segment) {
     int64_t block;
     ms_status status = take(p, n_bytes, MS_CATEGORY_TEMPORARY, segment, &block);
@@ -106,15 +96,15 @@ static ms_status take_transient(player *p, int64_t n_bytes, int64_t segment) {
 static ms_status take_key(player *p, uint32_t key, int64_t segment) {
     uint32_t category = p->step->keys[key].category;
     if (p->blocks[key] != NOT_THERE) /* a gradient that is kept: the new one is added to it */
-        return take_transient(p, key_bytes(p, key), segment);
-    return take(p, key_bytes(p, key), category, segment, &p->blocks[key]);
+        return take_transient(p, ms__step_key_bytes(p->step, key), segment);
+    return take(p, ms__step_key_bytes(p->step, key), category, segment, &p->blocks[key]);
 }
 
 static ms_status give_key(player *p, uint32_t key) {
     if (p->blocks[key] == NOT_THERE) return MS_OK;
     int64_t block = p->blocks[key];
     p->blocks[key] = NOT_THERE;
-    return give(p, key_bytes(p, key), p->step->keys[key].category, block);
+    return give(p, ms__step_key_bytes(p->step, key), p->step->keys[key].category, block);
 }
 
 /* cuBLAS takes a workspace for each thread that multiplies: 32 MiB on Hopper and later, else 8.1 MiB. */
@@ -137,19 +127,17 @@ static void run_op(player *p, uint32_t index) {
         now->host_ns = ms__add_ns(now->host_ns, p->busy_ns[index]);
         return;
     }
-    now->device_ns = ms__add_ns(now->device_ns < now->host_ns ? now->host_ns : now->device_ns, p->busy_ns[index]);
+    now->device_ns = ms__add_ns(ms__max(now->device_ns, now->host_ns), p->busy_ns[index]);
 }
 
-static int64_t time_now(const player *p) {
-    return p->now.device_ns > p->now.host_ns ? p->now.device_ns : p->now.host_ns;
-}
+static int64_t time_now(const player *p) { return ms__max(p->now.device_ns, p->now.host_ns); }
 
 /* ---- Playing ---- */
 
-/* What is between units is as in the kept step, unless all units are recomputed. */
+/* What is between units is as in the plain step, unless all units are recomputed. */
 static int variant_of(const player *p, int32_t unit) {
     if (unit < 0) return p->has_variant[MS__PLAIN] ? MS__PLAIN : MS__RECOMPUTED;
-    return p->request->actions == NULL ? MS__PLAIN : ms__action_variant(p->request->actions[unit]);
+    return p->request->actions == NULL ? MS__PLAIN : ms__actions[p->request->actions[unit]].variant;
 }
 
 /* Fused optimizers update in place, without temporaries. */
@@ -179,7 +167,7 @@ static ms_status play_event(player *p, const ms__segment *segment, int64_t index
     }
 }
 
-static ms_status play_segment(player *p, int64_t index) {
+static ms_status play_events(player *p, int64_t index) {
     const ms__segment *segment = &p->step->segments[index];
     int variant = variant_of(p, segment->unit);
     const ms__step_event *events = p->step->events + segment->first[variant];
@@ -205,23 +193,22 @@ static ms_status take_category(player *p, uint32_t category) {
     return status;
 }
 
-/* All stretches as they are where they take no part. */
-static void clear_points(ms_simulation *sim, const ms__step *step) {
-    for (int64_t i = 0; i < sim->n_points; i++)
-        sim->points[i] = (ms_simulation_segment){.struct_bytes = sizeof *sim->points,
-                                                 .unit = step->segments[i].unit,
-                                                 .phase = (int32_t)step->segments[i].phase};
+/* All segments as they are where they take no part. */
+static void clear_segments(ms_simulation *sim, const ms__step *step) {
+    for (int64_t i = 0; i < sim->n_segments; i++)
+        sim->segments[i] =
+            (ms_simulation_segment){.unit = step->segments[i].unit, .phase = (int32_t)step->segments[i].phase};
 }
 
-static void set_point(ms_simulation *sim, const player *p, int64_t index, int64_t before_ns) {
-    ms_simulation_segment *point = &sim->points[index];
-    point->end_bytes = p->allocated;
-    point->peak_bytes = p->peak.bytes;
-    point->duration_ns = time_now(p) - before_ns;
-    memcpy(point->parts, p->peak.parts, sizeof point->parts);
+static void set_segment(ms_simulation *sim, const player *p, int64_t index, int64_t before_ns) {
+    ms_simulation_segment *segment = &sim->segments[index];
+    segment->end_bytes = p->allocated;
+    segment->peak_bytes = p->peak.bytes;
+    segment->duration_ns = time_now(p) - before_ns;
+    memcpy(segment->parts, p->peak.parts, sizeof p->peak.parts);
 }
 
-static bool takes_part(const player *p, const ms__segment *segment, int step) {
+static bool is_played(const player *p, const ms__segment *segment, int step) {
     bool first = step == 0 && !(p->request->flags & MS_SIMULATE_RESUMED);
     if (segment->phase == MS_PHASE_OPTIMIZER_FIRST) return first;
     if (segment->phase == MS_PHASE_OPTIMIZER) return !first;
@@ -241,13 +228,13 @@ static ms_status play_step(player *p, ms_simulation *sim, int step) {
     p->n_ops = 0;
     begin_peak(p, 0);
     peak highest = p->peak;
-    for (int64_t i = 0; i < sim->n_points && status == MS_OK; i++) {
-        if (!takes_part(p, &p->step->segments[i], step)) continue;
+    for (int64_t i = 0; i < sim->n_segments && status == MS_OK; i++) {
+        if (!is_played(p, &p->step->segments[i], step)) continue;
         int64_t before = time_now(p);
         begin_peak(p, i);
-        status = play_segment(p, i);
+        status = play_events(p, i);
         note_peak(p, i);
-        set_point(sim, p, i, before);
+        set_segment(sim, p, i, before);
         if (p->peak.bytes > highest.bytes) highest = p->peak;
     }
     p->peak = highest;
@@ -281,18 +268,14 @@ static void find_variants(player *p) {
     if (!p->has_variant[MS__RECOMPUTED]) p->has_variant[MS__PLAIN] = true; /* no unit runs at all */
 }
 
-static ms_status prepare(player *p, ms__arena *arena) {
+static ms_status open_player(player *p, ms__arena *arena) {
     const ms__step *step = p->step;
     find_variants(p);
-    p->blocks = ms__arena_array(arena, step->n_keys, sizeof *p->blocks);
-    p->scratch_bytes = ms__arena_array(arena, step->n_scratches, sizeof *p->scratch_bytes);
-    p->busy_ns = ms__arena_array(arena, step->n_costs, sizeof *p->busy_ns);
-    p->released_in = ms__arena_array(arena, step->n_split_keys, sizeof *p->released_in);
-    p->first_released = ms__arena_array(arena, step->n_segments, sizeof *p->first_released);
-    p->next_released = ms__arena_array(arena, step->n_split_keys, sizeof *p->next_released);
-    if (p->blocks == NULL || p->scratch_bytes == NULL || p->busy_ns == NULL || p->released_in == NULL ||
-        p->first_released == NULL || p->next_released == NULL)
-        return MS_E_NO_MEMORY;
+    ms_status status = ms__arena_arrays(
+        arena, MS__ARRAY(p->blocks, step->n_keys), MS__ARRAY(p->scratch_bytes, step->n_scratches),
+        MS__ARRAY(p->busy_ns, step->n_costs), MS__ARRAY(p->released_in, step->n_split_keys),
+        MS__ARRAY(p->first_released, step->n_segments), MS__ARRAY(p->next_released, step->n_split_keys));
+    if (status != MS_OK) return status;
     for (uint32_t k = 0; k < step->n_keys; k++) p->blocks[k] = NOT_THERE;
     for (uint32_t i = 0; i < step->n_costs; i++)
         p->busy_ns[i] = ms__op_busy_ns(p->request->device->rates, step, &step->costs[i]);
@@ -313,10 +296,10 @@ static ms_status prepare(player *p, ms__arena *arena) {
     return MS_OK;
 }
 
-static ms_status play_state(player *p, int64_t *out_bytes) {
+static ms_status play_setup(player *p, int64_t *out_bytes) {
     ms_status status = MS_OK;
     for (uint32_t i = 0; i < p->step->n_segments && status == MS_OK; i++)
-        if (p->step->segments[i].phase == MS_PHASE_SETUP) status = play_segment(p, i);
+        if (p->step->segments[i].phase == MS_PHASE_SETUP) status = play_events(p, i);
     *out_bytes = p->held_bytes;
     if (status == MS_OK && p->request->flags & MS_SIMULATE_RESUMED) status = take_category(p, MS_CATEGORY_OPTIMIZER);
     return status;
@@ -324,20 +307,20 @@ static ms_status play_state(player *p, int64_t *out_bytes) {
 
 static void sum_times(ms_simulation *sim) {
     ms_simulation_summary *s = &sim->summary;
-    for (int64_t i = 0; i < sim->n_points; i++) {
-        int64_t ns = sim->points[i].duration_ns;
+    for (int64_t i = 0; i < sim->n_segments; i++) {
+        int64_t ns = sim->segments[i].duration_ns;
         s->step_ns += ns;
-        if (sim->points[i].phase <= MS_PHASE_LOSS) s->forward_ns += ns;
-        if (sim->points[i].phase == MS_PHASE_BACKWARD) s->backward_ns += ns;
-        if (sim->points[i].phase > MS_PHASE_BACKWARD) s->optimizer_ns += ns;
+        if (sim->segments[i].phase <= MS_PHASE_LOSS) s->forward_ns += ns;
+        if (sim->segments[i].phase == MS_PHASE_BACKWARD) s->backward_ns += ns;
+        if (sim->segments[i].phase > MS_PHASE_BACKWARD) s->optimizer_ns += ns;
     }
 }
 
-static ms_status play(player *p, ms_simulation *sim) {
+static ms_status play_all(player *p, ms_simulation *sim) {
     ms_simulation_summary *s = &sim->summary;
-    ms_status status = play_state(p, &s->start_bytes);
+    ms_status status = play_setup(p, &s->start_bytes);
     for (int step = 0; step < N_STEPS && status == MS_OK; step++) {
-        clear_points(sim, p->step);
+        clear_segments(sim, p->step);
         status = play_step(p, sim, step);
         int64_t reserved =
             p->allocator == NULL ? p->peak.bytes : ms__allocator_get_stats(p->allocator).peak_reserved_bytes;
@@ -349,8 +332,8 @@ static ms_status play(player *p, ms_simulation *sim) {
     }
     s->steady_peak_bytes = p->peak.bytes;
     s->idle_bytes = p->allocated;
-    s->peak_unit = sim->n_points > 0 ? p->step->segments[p->peak.segment].unit : -1;
-    s->peak_phase = sim->n_points > 0 ? (int32_t)p->step->segments[p->peak.segment].phase : 0;
+    s->peak_unit = sim->n_segments > 0 ? p->step->segments[p->peak.segment].unit : -1;
+    s->peak_phase = sim->n_segments > 0 ? (int32_t)p->step->segments[p->peak.segment].phase : 0;
     s->n_ops = p->n_ops;
     int64_t known = 0;
     for (int c = 0; c < MS_N_CATEGORIES; c++) known += s->parts[c] = p->peak.parts[c];
@@ -369,74 +352,96 @@ static ms_status check_actions(const ms_simulation_request *request, const ms__s
         if (request->actions[i] < 0 || request->actions[i] >= MS_N_ACTIONS)
             return ms__fail(MS_E_INVALID, "ms_simulation_create: action %d is unknown", (int)request->actions[i]);
         if (request->actions[i] != MS_ACTION_KEEP && !step->has_recomputed)
-            return ms__fail(MS_E_INVALID, "this profile does not know its units recomputed");
+            return ms__fail(MS_E_INVALID, "this profile has no recomputed trace");
     }
     return MS_OK;
 }
 
-static ms_status check_request(const ms_simulation_request *request) {
-    if (request == NULL) return ms__fail(MS_E_INVALID, "ms_simulation_create: the request is NULL");
-    ms_status status = ms__check_struct(request->struct_bytes, sizeof *request, "ms_simulation_request");
+/* A copy of the caller's request, whose device is a copy, too. */
+static ms_status read_simulation(const ms_simulation_request *theirs, ms_simulation_request *request,
+                                 ms__device_copy *device) {
+    ms_status status = ms__struct_read(MS__STRUCT(ms_simulation_request), theirs, request);
+    if (status == MS_OK) status = ms__device_read(request->device, device);
     if (status != MS_OK) return status;
-    if (request->profile == NULL || request->device == NULL)
-        return ms__fail(MS_E_INVALID, "ms_simulation_create: the profile or the device is NULL");
-    status = ms__device_check(request->device);
-    if (status != MS_OK) return status;
-    if (request->limit_bytes < 0 || (request->flags & ~ALL_FLAGS) != 0 ||
+    request->device = &device->device;
+    if (request->profile == NULL) return ms__fail(MS_E_INVALID, "ms_simulation_create: the profile is NULL");
+    if (request->limit_bytes < 0 || (request->flags & ~MS__SIMULATE_ALL) != 0 ||
         (request->model_options & ~(uint32_t)MS_MODEL_ALL) != 0)
         return ms__fail(MS_E_INVALID, "ms_simulation_create: a field of the request is out of range");
     if (request->profile->step == NULL) return ms__fail(MS_E_INVALID, "this profile has no step to simulate");
     return check_actions(request, request->profile->step);
 }
 
-ms_status ms_simulation_create(const ms_simulation_request *request, ms_simulation **out) {
-    ms_status status = check_request(request);
+ms_status ms_simulation_request_init(ms_simulation_request *request, const ms_profile *profile,
+                                     const ms_device *device) {
+    ms__device_copy copy;
+    ms_status status = ms__device_read(device, &copy);
     if (status != MS_OK) return status;
-    if (out == NULL) return ms__fail(MS_E_INVALID, "ms_simulation_create: out is NULL");
+    bool has_allocator = copy.device.kind != MS_DEVICE_HOST;
+    const ms_simulation_request ours = {.profile = profile,
+                                        .device = device,
+                                        .flags = MS_SIMULATE_ENGINE_THREAD |
+                                                 (has_allocator ? (uint32_t)MS_SIMULATE_ALLOCATOR : 0)};
+    return ms__struct_write(MS__STRUCT(ms_simulation_request), &ours, request);
+}
+
+ms_status ms__sim_basis_make(ms__arena *arena, const ms__step *step, const ms_rates *rates, ms__sim_basis *out) {
+    ms_status status = ms__order_make(arena, step, &out->order);
+    return status == MS_OK ? ms__recompute_costs_make(arena, step, rates, &out->costs) : status;
+}
+
+bool ms__is_steady(const ms_simulation_segment *segment) {
+    return segment->phase != MS_PHASE_SETUP && segment->phase != MS_PHASE_OPTIMIZER_FIRST;
+}
+
+ms_status ms__simulate(const ms_simulation_request *request, const ms__sim_basis *basis, ms_simulation **out) {
     player p = {.request = request, .step = request->profile->step};
     ms__arena arena = {0};
+    ms_status status = MS_OK;
     ms_simulation *sim = calloc(1, sizeof *sim);
     if (sim == NULL) return ms__fail_memory(sizeof *sim);
-    sim->n_points = p.step->n_segments;
-    sim->points = calloc((size_t)sim->n_points + 1, sizeof *sim->points);
-    if (sim->points == NULL) status = ms__fail_memory((size_t)sim->n_points * sizeof *sim->points);
+    sim->n_segments = p.step->n_segments;
+    sim->segments = calloc((size_t)sim->n_segments + 1, sizeof *sim->segments);
+    if (sim->segments == NULL) status = ms__fail_memory((size_t)sim->n_segments * sizeof *sim->segments);
     if (status == MS_OK && request->flags & MS_SIMULATE_ALLOCATOR && on_gpu(&p))
         status = ms__allocator_create(request->limit_bytes, &p.allocator);
-    if (status == MS_OK) status = prepare(&p, &arena);
-    if (status == MS_OK) status = play(&p, sim);
-    if (status == MS_OK) status = ms__overlay(request, sim->points, &sim->summary);
+    if (status == MS_OK) status = open_player(&p, &arena);
+    if (status == MS_OK) status = play_all(&p, sim);
+    if (status == MS_OK) status = ms__apply_actions(request, basis, sim);
     ms__allocator_destroy(p.allocator);
     ms__arena_free(&arena);
     if (status != MS_OK) {
         ms_simulation_destroy(sim);
         return status;
     }
-    sim->summary.struct_bytes = sizeof sim->summary;
     *out = sim;
     return MS_OK;
 }
 
+ms_status ms_simulation_create(const ms_simulation_request *theirs, ms_simulation **out) {
+    ms_simulation_request request;
+    ms__device_copy device;
+    ms_status status = read_simulation(theirs, &request, &device);
+    if (status != MS_OK) return status;
+    if (out == NULL) return ms__fail(MS_E_INVALID, "ms_simulation_create: out is NULL");
+    return ms__simulate(&request, NULL, out);
+}
+
 void ms_simulation_destroy(ms_simulation *sim) {
     if (sim == NULL) return;
-    free(sim->points);
+    free(sim->segments);
     free(sim);
 }
 
 ms_status ms_simulation_get_summary(const ms_simulation *sim, ms_simulation_summary *out) {
-    if (sim == NULL || out == NULL) return ms__fail(MS_E_INVALID, "ms_simulation_get_summary: an argument is NULL");
-    ms_status status = ms__check_struct(out->struct_bytes, sizeof *out, "ms_simulation_summary");
-    if (status == MS_OK) *out = sim->summary;
-    return status;
+    if (sim == NULL) return ms__fail(MS_E_INVALID, "ms_simulation_get_summary: the simulation is NULL");
+    return ms__struct_write(MS__STRUCT(ms_simulation_summary), &sim->summary, out);
 }
 
-int64_t ms_simulation_count_segments(const ms_simulation *sim) { return sim == NULL ? 0 : sim->n_points; }
+int64_t ms_simulation_count_segments(const ms_simulation *sim) { return sim == NULL ? 0 : sim->n_segments; }
 
 ms_status ms_simulation_get_segment(const ms_simulation *sim, int64_t index, ms_simulation_segment *out) {
-    if (sim == NULL || out == NULL || index < 0 || index >= sim->n_points)
-        return ms__fail(MS_E_INVALID, "ms_simulation_get_segment: an argument is NULL or out of range");
-    ms_status status = ms__check_struct(out->struct_bytes, sizeof *out, "ms_simulation_segment");
-    if (status != MS_OK) return status;
-    *out = sim->points[index];
-    out->struct_bytes = sizeof *out;
-    return MS_OK;
+    if (sim == NULL || index < 0 || index >= sim->n_segments)
+        return ms__fail(MS_E_INVALID, "ms_simulation_get_segment: the simulation is NULL or the index out of range");
+    return ms__struct_write(MS__STRUCT(ms_simulation_segment), &sim->segments[index], out);
 }

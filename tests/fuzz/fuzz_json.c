@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "error_info.h"
 #include "json_echo.h"
 
 const char *const fuzz_dictionary[] = {"{\"a\":",
@@ -44,7 +45,7 @@ static char *echo(const char *text, size_t n_bytes) {
         REQUIRE(json_echo(document, &written) == MS_OK);
     } else {
         REQUIRE(status == MS_E_PARSE && document == NULL);
-        REQUIRE(ms_error_value() >= 0 && (size_t)ms_error_value() <= n_bytes);
+        REQUIRE(error_info().byte_offset >= 0 && (size_t)error_info().byte_offset <= n_bytes);
     }
     ms__arena_free(&arena);
     return written;

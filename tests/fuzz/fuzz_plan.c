@@ -7,9 +7,11 @@
 
 #include <memscale/memscale.h>
 
+#include "error_info.h"
+
 #define MAX_UNITS 8 /* of the models that are planned again: the search takes milliseconds for many */
 
-const char *const fuzz_dictionary[] = {"\"memscale_plan\": 2",
+const char *const fuzz_dictionary[] = {"\"memscale_plan\": 3",
                                        "\"baseline_peak_bytes\": ",
                                        "\"predicted_peak_bytes\": ",
                                        "\"budget_bytes\": ",
@@ -22,29 +24,32 @@ const char *const fuzz_dictionary[] = {"\"memscale_plan\": 2",
                                        "\"batch\": ",
                                        "\"length\": ",
                                        "\"skipped\": 0",
-                                       "\"state\": [",
+                                       "\"model_options\": [",
                                        "\"half\"",
                                        "\"8bit\"",
-                                       "\"offload gradients\"",
-                                       "\"tile loss\"",
+                                       "\"offload_gradients\"",
+                                       "\"tile_loss\"",
                                        "\"flags\": [",
                                        "\"force\"",
                                        "\"fastest\"",
-                                       "\"recompute all\"",
+                                       "\"recompute_all\"",
                                        "\"peak_unit\": -1",
-                                       "\"peak_phase\": ",
-                                       "\"parts\": [0, 0, 0, 0, 0, 0, 0, 0]",
+                                       "\"peak_phase\": \"backward\"",
+                                       "\"optimizer_step\"",
+                                       "\"parts\": {",
+                                       "\"activations\": 0",
+                                       "\"library_workspaces\": 0",
                                        "\"units\": [",
                                        "\"name\": \"a\"",
                                        "\"action\": \"keep\"",
                                        "\"recompute\"",
-                                       "\"offload now\"",
+                                       "\"offload_blocking\"",
                                        "\"tile\"",
                                        "\"reason\": \"saves\"",
                                        "\"other\": \"offload\"",
                                        "\"other_reason\": \"slower\"",
-                                       "\"no gain\"",
-                                       "\"not run\"",
+                                       "\"no_gain\"",
+                                       "\"not_run\"",
                                        "\"param_bytes\": ",
                                        "\"plain_bytes\": ",
                                        "\"held_bytes\": ",
@@ -115,7 +120,7 @@ static void plan_again(const ms_profile *profile, const ms_plan_summary *old, ui
     ms_status status = ms_plan_create(&request, &plan);
     int64_t usable = request.budget_bytes - request.margin_bytes;
     if (status == MS_E_BUDGET) {
-        int64_t smallest = ms_error_value();
+        int64_t smallest = error_info().needed_bytes;
         REQUIRE(smallest > usable);
         request.margin_bytes = 0;
         request.budget_bytes = smallest > 0 ? smallest : 1;

@@ -3,6 +3,7 @@
  * and in any way, with the same results for what was read back; it has costs, frontiers, and perhaps other shapes.
  */
 #include "device.h"
+#include "error_info.h"
 #include "fuzz.h"
 
 #include <stdbool.h>
@@ -233,7 +234,7 @@ static void check_search(const ms_profile *profile, int64_t baseline_bytes, uint
         status = ms_plan_create(&request, &plan);
     }
     REQUIRE(status == MS_OK || status == MS_E_BUDGET || status == MS_E_LIMIT || status == MS_E_INVALID);
-    if (status == MS_E_BUDGET) REQUIRE(ms_error_value() > request.budget_bytes);
+    if (status == MS_E_BUDGET) REQUIRE(error_info().needed_bytes > request.budget_bytes);
     if (status != MS_OK) return;
     REQUIRE(ms_plan_get_summary(plan, &summary) == MS_OK);
     REQUIRE(summary.predicted_peak_bytes <= request.budget_bytes);

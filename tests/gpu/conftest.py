@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "python"))
 import pytest
 import torch
 
-from fixtures import _measured, _repeatable, no_warnings, quiet_config, recomputed  # noqa: F401
+from fixtures import _fallback, _repeatable, no_warnings, quiet_config, recomputed  # noqa: F401
 
 
 def pytest_collection_modifyitems(items):

@@ -8,7 +8,7 @@ import torch
 
 import memscale
 import zoo
-from memscale._memory import _has_expandable_segments, get_memory_fraction
+from memscale._run.allocator import get_memory_fraction, has_expandable_segments
 from test_detach import check_after_training, equal, snapshot
 
 
@@ -18,7 +18,7 @@ def allocated():
     return torch.cuda.memory_allocated()
 
 
-@pytest.mark.parametrize("name", list(zoo.ZOO))
+@pytest.mark.parametrize("name", list(zoo.SMALL.names))
 def test_detach_restores_everything(name, quiet_config):
     model = zoo.make(name).cuda()
     before = snapshot(model)
@@ -28,8 +28,9 @@ def test_detach_restores_everything(name, quiet_config):
 
 
 @pytest.mark.parametrize("name", ["gpt2", "t5", "resnet", "mlp"])
-def test_after_training(name, quiet_config):
-    check_after_training(name, quiet_config, torch.device("cuda"))
+@pytest.mark.parametrize("everything", [False, True], ids=["own plan", "everything recomputed"])
+def test_after_training(name, everything, quiet_config):
+    check_after_training(name, quiet_config, torch.device("cuda"), everything)
 
 
 def test_no_memory_is_left_behind(quiet_config):
@@ -63,9 +64,9 @@ def test_a_budget_caps_the_allocator_until_detach():
     model = zoo.make("gpt2").cuda()
     fraction = get_memory_fraction(torch.device("cuda"))
     total = torch.cuda.get_device_properties(0).total_memory
-    assert _has_expandable_segments() is False
+    assert has_expandable_segments() is False
     memscale.wrap(model, memscale.Config(memory_budget_gb=2, enable_logging=False))
-    assert _has_expandable_segments() is True
+    assert has_expandable_segments() is True
     assert get_memory_fraction(torch.device("cuda")) == pytest.approx(2e9 / total, rel=1e-6)
     with pytest.raises(torch.OutOfMemoryError):
         torch.empty(3 << 30, dtype=torch.uint8, device="cuda")
@@ -73,7 +74,7 @@ def test_a_budget_caps_the_allocator_until_detach():
     assert torch.cuda.memory_reserved() <= 2e9
     memscale.detach(model)
     assert get_memory_fraction(torch.device("cuda")) == fraction
-    assert _has_expandable_segments() is False
+    assert has_expandable_segments() is False
     torch.empty(3 << 30, dtype=torch.uint8, device="cuda")
 
 

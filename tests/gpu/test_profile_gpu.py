@@ -7,8 +7,12 @@ import torch
 
 import memscale
 import zoo
-from memscale import _optimizers, _trace, profiles
-from memscale._target import Target
+from memscale import _core
+from memscale._base import vocabulary as _vocabulary
+from memscale._trace import sample
+from memscale._trace import tracer as _trace
+from memscale._trace import twin_optimizer as _optimizers
+from memscale._trace.target import Target
 
 # Not T5, nor Llama in fp32: attention without a fused kernel adds its mask out of place while a mode watches.
 CASES = [(name, p) for name in ("gpt2", "bert-base", "vit-base") for p in ("fp32", "bf16")] + [("llama-1b", "bf16")]
@@ -23,7 +27,7 @@ def capability():
 
 def large(name):
     """Models whose activations are megabytes."""
-    from memscale import _models
+    from memscale._cli import model_registry as _models
 
     config = _models.make_config(name)
     for field, value in {"n_layer": 4, "num_hidden_layers": 4, "num_layers": 4, "vocab_size": 4096}.items():
@@ -36,11 +40,11 @@ def large(name):
 
 def sizes(trace):
     """What is allocated in forward and backward, in order; what is too small to matter left out."""
-    found, phase = [], _trace.STATE
+    found, phase = [], _vocabulary.SETUP
     for i in range(0, len(trace.events), 3):
         kind, a, b = trace.events[i : i + 3]
-        phase = a if kind == _trace.PHASE else phase
-        if kind == _trace.ALLOC and _trace.FORWARD <= phase <= _trace.BACKWARD and b >= LARGE_BYTES:
+        phase = a if kind == _core.TRACE_PHASE else phase
+        if kind == _core.TRACE_ALLOC and _vocabulary.FORWARD <= phase <= _vocabulary.BACKWARD and b >= LARGE_BYTES:
             found.append(b)
     return found
 
@@ -51,8 +55,8 @@ def test_both_ways_give_the_same_trace(name, precision):
     tracer = _trace.Tracer(model, Target("cuda", capability(), PRECISIONS[precision]))
     maker = _optimizers.maker_of(None, True)
     for recompute in (False, True):
-        static = tracer.static((), batch, profiles._loss_of, maker, recompute=recompute)
-        real = tracer.empirical((), batch, profiles._loss_of, maker, recompute=recompute)
+        static = tracer.static((), batch, sample.loss_of, maker, recompute=recompute)
+        real = tracer.empirical((), batch, sample.loss_of, maker, recompute=recompute)
         assert sizes(static) == sizes(real)
 
 
@@ -66,7 +70,7 @@ def test_predicted_peak(name, precision):
     before = torch.cuda.memory_allocated()
     model, batch = large(name)
     optimizer = torch.optim.AdamW(model.parameters())
-    known = memscale.profile(model, batch, optimizer, precision=precision)
+    known = memscale.profile(model, batch, optimizer=optimizer, precision=precision)
     assert known.source == "static"
     assert torch.cuda.memory_allocated() - before < 1.01 * sum(
         storage.nbytes() for storage in {t.untyped_storage() for t in (*model.parameters(), *model.buffers())}

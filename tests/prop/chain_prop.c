@@ -21,6 +21,8 @@ typedef struct problem {
     ms__chain chain;
     ms__chain_unit units[MAX_UNITS];
     int64_t between[MAX_UNITS + 1];
+    int32_t ticks[MAX_UNITS][MS_N_ACTIONS];
+    ms__grid grid;
     int64_t step; /* sizes are multiples of it */
 } problem;
 
@@ -30,13 +32,13 @@ static int64_t n_chains(void) { return setting("MEMSCALE_PROP_N", 500); }
 
 static int64_t some_bytes(const problem *p, int64_t most) { return up_to(most) * p->step; }
 
-static ms__option random_option(const problem *p, bool first) {
+static ms__option random_option(const problem *p, bool first, int32_t *out_ticks) {
     ms__option o = {.held_bytes = one_in(10) ? -some_bytes(p, 3) : some_bytes(p, 40)};
     o.forward_bytes = some_bytes(p, 60);
     o.backward_bytes = some_bytes(p, 60);
     o.hide_slots = (int32_t)up_to(4);
     if (first) return o;
-    o.ticks = (int32_t)up_to(12);
+    *out_ticks = (int32_t)up_to(12);
     if (!one_in(3) || p->chain.link.slot_ns == 0) return o;
     o.copy_bytes = some_bytes(p, 40);
     o.copy_slots = (int32_t)up_to(6);
@@ -48,7 +50,8 @@ static ms__option random_option(const problem *p, bool first) {
 static void random_chain(problem *p, int32_t n, int32_t n_options) {
     memset(p, 0, sizeof *p);
     p->step = one_in(3) ? 1 : one_in(2) ? 512 : (int64_t)1 << 30;
-    p->chain = (ms__chain){.units = p->units, .n = n, .gap_bytes = p->between, .tick_ns = 1 + up_to(20)};
+    p->chain = (ms__chain){.units = p->units, .n = n, .gap_bytes = p->between};
+    p->grid = (ms__grid){.tick_ns = 1 + up_to(20), .ticks = p->ticks};
     if (!one_in(4)) {
         p->chain.link = (ms__link){.slot_ns = 1 + up_to(30)};
         p->chain.link.slot_bytes = some_bytes(p, 8);
@@ -59,10 +62,10 @@ static void random_chain(problem *p, int32_t n, int32_t n_options) {
     for (int32_t i = 0; i < n; i++) {
         p->units[i].unit = i;
         p->units[i].n_options = n_options;
-        for (int32_t o = 0; o < n_options; o++) p->units[i].options[o] = random_option(p, o == 0);
+        for (int32_t o = 0; o < n_options; o++) p->units[i].options[o] = random_option(p, o == 0, &p->ticks[i][o]);
     }
     for (int32_t i = 0; i <= n; i++) p->between[i] = some_bytes(p, 30);
-    p->chain.max_ticks = (int32_t)(one_in(4) ? up_to(40) : 500);
+    p->grid.max_ticks = (int32_t)(one_in(4) ? up_to(40) : 500);
 }
 
 /* ---- All plans ---- */
@@ -74,7 +77,7 @@ static void try_all(const problem *p, int64_t least[MAX_TICKS]) {
     for (int64_t t = 0; t < MAX_TICKS; t++) least[t] = NONE;
     int32_t i;
     do {
-        ms__value value = ms__chain_play(chain, choices);
+        ms__value value = ms__chain_play(chain, &p->grid, choices);
         bool counts = value.is_valid && value.ticks < MAX_TICKS;
         if (counts && value.peak_bytes < least[value.ticks]) least[value.ticks] = value.peak_bytes;
         for (i = 0; i < chain->n && ++choices[i] == chain->units[i].n_options; i++) choices[i] = 0;
@@ -84,14 +87,14 @@ static void try_all(const problem *p, int64_t least[MAX_TICKS]) {
 }
 
 static void check_found(const problem *p, const uint8_t *choices, int64_t ticks, int64_t peak) {
-    ms__value value = ms__chain_play(&p->chain, choices);
+    ms__value value = ms__chain_play(&p->chain, &p->grid, choices);
     LAW(value.is_valid && value.ticks == ticks && value.peak_bytes == peak);
 }
 
 static void check_limit(const problem *p, ms__search *search, const int64_t *least, int64_t limit, int64_t max_ticks) {
     uint8_t choices[MAX_UNITS];
     int64_t ticks = ms__search_fastest(search, limit, max_ticks, choices), wanted = 0;
-    if (max_ticks > p->chain.max_ticks) max_ticks = p->chain.max_ticks;
+    if (max_ticks > p->grid.max_ticks) max_ticks = p->grid.max_ticks;
     while (wanted <= max_ticks && least[wanted] > limit) wanted++;
     LAW(ticks == (wanted > max_ticks ? MS__NO_TICKS : wanted));
     if (ticks != MS__NO_TICKS) check_found(p, choices, ticks, least[ticks]);
@@ -103,11 +106,11 @@ static void check_chain(const problem *p) {
     ms__arena arena = {0};
     ms__search *search = NULL;
     try_all(p, least);
-    CHECK_STATUS(ms__search_new(&arena, &p->chain, p->chain.max_ticks, &search), MS_OK);
+    CHECK_STATUS(ms__search_new(&arena, &p->chain, &p->grid, p->grid.max_ticks, &search), MS_OK);
     LAW(ms__search_slack(search) == 0);
-    for (int64_t max = 0; max <= p->chain.max_ticks + 1; max++) {
+    for (int64_t max = 0; max <= p->grid.max_ticks + 1; max++) {
         int64_t ticks = ms__search_leanest(search, max, choices), wanted = max;
-        if (wanted > p->chain.max_ticks) wanted = p->chain.max_ticks;
+        if (wanted > p->grid.max_ticks) wanted = p->grid.max_ticks;
         while (wanted > 0 && least[wanted - 1] == least[wanted]) wanted--;
         LAW(ticks == (least[wanted] == NONE ? MS__NO_TICKS : wanted));
         if (ticks == MS__NO_TICKS) continue;
@@ -164,8 +167,8 @@ TEST(off_the_grid) {
         ms__arena arena = {0};
         ms__search *search = NULL;
         try_all(&p, least);
-        CHECK_STATUS(ms__search_new(&arena, &p.chain, p.chain.max_ticks, &search), MS_OK);
-        for (int64_t t = 0; t <= p.chain.max_ticks; t++) {
+        CHECK_STATUS(ms__search_new(&arena, &p.chain, &p.grid, p.grid.max_ticks, &search), MS_OK);
+        for (int64_t t = 0; t <= p.grid.max_ticks; t++) {
             if (least[t] == NONE) continue;
             int64_t over = ms__search_peak(search, t) - least[t];
             LAW(over >= 0 && over <= ms__search_slack(search) && over <= least[t] / 1000 + 8);
@@ -174,7 +177,7 @@ TEST(off_the_grid) {
     }
 }
 
-/* So many states that options are remembered for some units at a time: what is found is what was promised. */
+/* So many lanes that options are remembered for some units at a time: what is found is what was promised. */
 TEST(many_units) {
     static problem p;
     uint8_t choices[MAX_UNITS];
@@ -184,16 +187,18 @@ TEST(many_units) {
         p.chain.link = (ms__link){.slot_ns = 1, .slot_bytes = p.step, .max_slots = 12};
         p.chain.host_limit_bytes = 300 * p.step;
         p.chain.host_level_bytes = 10 * p.step;
-        p.chain.max_ticks = 1000;
-        for (int32_t u = 0; u < p.chain.n; u++)
+        p.grid.max_ticks = 1000;
+        for (int32_t u = 0; u < p.chain.n; u++) {
             p.units[u].options[9] = (ms__option){.copy_bytes = p.step, .copy_slots = 1, .waits = u % 2 == 0};
+            p.ticks[u][9] = 0;
+        }
         ms__arena arena = {0};
         ms__search *search = NULL;
-        CHECK_STATUS(ms__search_new(&arena, &p.chain, p.chain.max_ticks, &search), MS_OK);
-        for (int64_t max = p.chain.max_ticks; max >= 0; max -= 200 + up_to(200)) {
+        CHECK_STATUS(ms__search_new(&arena, &p.chain, &p.grid, p.grid.max_ticks, &search), MS_OK);
+        for (int64_t max = p.grid.max_ticks; max >= 0; max -= 200 + up_to(200)) {
             int64_t ticks = ms__search_leanest(search, max, choices);
             if (ticks == MS__NO_TICKS) break;
-            ms__value value = ms__chain_play(&p.chain, choices);
+            ms__value value = ms__chain_play(&p.chain, &p.grid, choices);
             LAW(value.is_valid && value.ticks == ticks);
             int64_t over = ms__search_peak(search, ticks) - value.peak_bytes;
             LAW(over >= 0 && over <= ms__search_slack(search));
@@ -205,7 +210,7 @@ TEST(many_units) {
 /* ---- For an integer program ---- */
 
 /* A chain as profiles give it. Copies are waited for at once, so that what each takes is known. */
-static void written_chain(problem *p, bool copies) {
+static void written_chain(ms__arena *arena, problem *p, bool copies) {
     memset(p, 0, sizeof *p);
     p->step = 4096;
     p->chain = (ms__chain){.units = p->units, .n = WRITTEN_UNITS, .gap_bytes = p->between};
@@ -213,15 +218,15 @@ static void written_chain(problem *p, bool copies) {
     p->chain.host_limit_bytes = INT64_MAX / 4;
     for (int32_t i = 0; i < WRITTEN_UNITS; i++) {
         ms__chain_unit *unit = &p->units[i];
-        int64_t forward_ns = 50000 + up_to(400000), held = some_bytes(p, 1200), beside = some_bytes(p, 500);
+        int64_t forward_ns = 50000 + up_to(400000), held = some_bytes(p, 1200), others = some_bytes(p, 500);
         p->chain.base_ns += 3 * forward_ns;
         unit->n_options = 3 + (int32_t)up_to(copies ? 6 : 4);
         for (int32_t o = 0; o < unit->n_options; o++) {
             ms__option *option = &unit->options[o];
             int64_t ppm = o == 0 ? 1000000 : up_to(1000000); /* of it stays */
             option->held_bytes = held * ppm / 1000000 / p->step * p->step;
-            option->forward_bytes = held + beside;
-            option->backward_bytes = held + beside + some_bytes(p, 300);
+            option->forward_bytes = held + others;
+            option->backward_bytes = held + others + some_bytes(p, 300);
             option->extra_ns = o == 0 ? 0 : forward_ns * (1100000 - ppm) / 1000000 + up_to(20000);
             if (!copies || o < 4) continue;
             option->copy_bytes = held - option->held_bytes;
@@ -231,7 +236,7 @@ static void written_chain(problem *p, bool copies) {
         }
     }
     for (int32_t i = 0; i <= WRITTEN_UNITS; i++) p->between[i] = some_bytes(p, 800);
-    ms__chain_set_ticks(&p->chain, true);
+    CHECK_STATUS(ms__grid_make(arena, &p->chain, MS__GRID_WAITS, &p->grid), MS_OK);
 }
 
 /* With the time of waiting for its own copy. */
@@ -241,20 +246,20 @@ static int64_t whole_ns(const ms__chain *chain, const ms__option *o) {
 
 static void write_found(const problem *p, ms__search *search, int64_t limit, const char *before) {
     uint8_t choices[MAX_UNITS];
-    int64_t ns = 0, ticks = ms__search_fastest(search, limit, p->chain.max_ticks, choices);
+    int64_t ns = 0, ticks = ms__search_fastest(search, limit, p->grid.max_ticks, choices);
     CHECK(ticks != MS__NO_TICKS);
     for (int32_t i = 0; i < p->chain.n; i++) ns += whole_ns(&p->chain, &p->units[i].options[choices[i]]);
     printf("%s{\"limit\": %lld, \"ns\": %lld, \"counted_ns\": %lld}", before, (long long)limit, (long long)ns,
-           (long long)(ticks * p->chain.tick_ns));
+           (long long)(ticks * p->grid.tick_ns));
 }
 
 static void write_chain(const problem *p) {
     uint8_t choices[MAX_UNITS] = {0};
     ms__arena arena = {0};
     ms__search *search = NULL;
-    CHECK_STATUS(ms__search_new(&arena, &p->chain, p->chain.max_ticks, &search), MS_OK);
-    int64_t high = ms__chain_play(&p->chain, choices).peak_bytes;
-    int64_t low = ms__search_peak(search, ms__search_leanest(search, p->chain.max_ticks, choices));
+    CHECK_STATUS(ms__search_new(&arena, &p->chain, &p->grid, p->grid.max_ticks, &search), MS_OK);
+    int64_t high = ms__chain_play(&p->chain, &p->grid, choices).peak_bytes;
+    int64_t low = ms__search_peak(search, ms__search_leanest(search, p->grid.max_ticks, choices));
     printf("{\"base_ns\": %lld, \"between\": [", (long long)p->chain.base_ns);
     for (int32_t i = 0; i <= p->chain.n; i++) printf("%s%lld", i == 0 ? "" : ", ", (long long)p->between[i]);
     printf("], \"units\": [");
@@ -285,8 +290,10 @@ int main(int argc, char **argv) {
     if (argc == 2 && strcmp(argv[1], "--write") == 0) {
         for (int64_t i = 0; i < N_WRITTEN; i++) {
             start_case(i);
-            written_chain(&p, i % 2 == 1);
+            ms__arena arena = {0};
+            written_chain(&arena, &p, i % 2 == 1);
             write_chain(&p);
+            ms__arena_free(&arena);
         }
         return 0;
     }

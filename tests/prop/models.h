@@ -212,7 +212,7 @@ static inline ms_profile *profile_of(const model *m, int64_t divisor) {
                                   .unit_names = unit_names,
                                   .unit_param_bytes = m->params,
                                   .n_units = m->n_units,
-                                  .kept = &traces[MS__PLAIN],
+                                  .plain = &traces[MS__PLAIN],
                                   .recomputed = m->knows_recomputed ? &traces[MS__RECOMPUTED] : NULL};
     ms_profile *profile = NULL;
     CHECK_STATUS(ms_profile_from_traces(&request, &profile), MS_OK);

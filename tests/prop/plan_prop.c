@@ -6,6 +6,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include <pthread.h>
 
+#include "error_info.h"
 #include "models.h"
 #include "plan/plan.h"
 
@@ -70,7 +71,7 @@ static outcome solve(problem *p, int64_t budget) {
     out.fits = status == MS_OK;
     if (!out.fits) {
         CHECK_STATUS(status, MS_E_BUDGET);
-        out.smallest = ms_error_value();
+        out.smallest = error_info().needed_bytes;
         LAW(out.smallest > usable(p));
         return out;
     }
@@ -246,7 +247,7 @@ static uint64_t hash_of_plans(int64_t n) {
         ms_plan *plan = NULL;
         ms_status status = ms_plan_create(&p.request, &plan);
         CHECK(status == MS_OK || status == MS_E_BUDGET);
-        int64_t smallest = status == MS_OK ? 0 : ms_error_value();
+        int64_t smallest = status == MS_OK ? 0 : error_info().needed_bytes;
         hash = status == MS_OK ? hash_of_plan(plan, hash) : ms_hash64(&smallest, sizeof smallest, hash);
         ms_plan_destroy(plan);
         problem_free(&p);

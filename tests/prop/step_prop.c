@@ -129,7 +129,7 @@ static ms_profile *profile_of(model *m) {
                                   .unit_names = names,
                                   .unit_param_bytes = sizes,
                                   .n_units = m->n_units,
-                                  .kept = &traces[MS__PLAIN],
+                                  .plain = &traces[MS__PLAIN],
                                   .recomputed = &traces[MS__RECOMPUTED]};
     ms_profile *profile = NULL;
     CHECK_STATUS(ms_profile_from_traces(&request, &profile), MS_OK);
@@ -314,7 +314,7 @@ static void check_parts(const int64_t parts[MS_N_CATEGORIES], int64_t sum) {
     LAW(sum == 0);
 }
 
-/* Any plan: parts add up, no stretch is above the peak, and the allocator adds to what is asked for. */
+/* Any plan: parts add up, no segment is above the peak, and the allocator adds to what is asked for. */
 TEST(simulations_of_any_plan) {
     static model m;
     for (int64_t i = 0; i < n_cases(); i++) {

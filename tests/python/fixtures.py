@@ -1,4 +1,5 @@
-"""Every test runs with deterministic algorithms and a fixed number of threads; nothing reaches a network."""
+"""Every test runs with deterministic algorithms and one thread of torch: pytest-xdist fills the cores, and a test that
+needs more threads says so. Nothing reaches a network."""
 
 import gc
 import os
@@ -6,6 +7,7 @@ import threading
 import warnings
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["OMP_NUM_THREADS"] = "1"  # of the processes that tests start, too
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 os.environ.pop("MEMSCALE_ASYNC_OFFLOAD", None)
 
@@ -17,7 +19,7 @@ import memscale
 from memscale import _core
 
 transformers.logging.set_verbosity_error()
-torch.set_num_threads(2)
+torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
@@ -26,17 +28,25 @@ def _repeatable():
     _core.set_random_lock(lock)
     torch.use_deterministic_algorithms(True)
     torch.manual_seed(0)
+    gc.freeze()  # what the last tests left need not be searched again: a collection then takes milliseconds
     yield
     gc.collect()
     assert not lock._is_owned(), "a unit left the lock of the random generators behind"
 
 
 @pytest.fixture(autouse=True)
-def _measured(request, monkeypatch):
-    """Plans come from a measured forward, which lets everything that it can be recomputed: these tests are about what
-    an attached model does. Tests that are marked `profiled` have plans as users get them."""
-    if request.node.get_closest_marker("profiled") is None:
-        monkeypatch.setattr("memscale.executor.can_profile", lambda model, config: False)
+def _fallback(request, monkeypatch):
+    """Tests run the shipped path: plans come from static profiles. Those marked `fallback` are about steps that cannot
+    be analysed without running them, whose plans come from a measured forward."""
+    if request.node.get_closest_marker("fallback") is not None:
+        monkeypatch.setattr("memscale._run.executor.can_profile", lambda model, config: False)
+
+
+def skip_without_tool(reason):
+    """Skip what needs a tool that is not there. With MEMSCALE_REQUIRE_TOOLS=1, as in CI, that is a failure."""
+    if os.environ.get("MEMSCALE_REQUIRE_TOOLS") == "1":
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
 
 
 @pytest.fixture

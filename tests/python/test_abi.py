@@ -18,8 +18,8 @@ core = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(core)
 units = [(f"h.{i}", 1000, 5_000_000, 100_000, 64, core.UNIT_ELIGIBLE | core.UNIT_RUN) for i in range(4)]
 profile = core.profile_from_units(units, 1000, 1000)
-request = (profile, None, None, 0, 8_000_000, 0, 0, -1, None, 1 << core.ACTION_RECOMPUTE, 0, 0, core.PLAN_FASTEST)
-plan = core.plan_create(*request)
+device = core.Device.of_model("rtx3090")
+plan = core.Request(device=device, techniques=core.TECHNIQUE_RECOMPUTE, budget_bytes=8_000_000).plan(profile)
 try:
     core.bind({})
 except TypeError as error:

@@ -8,7 +8,8 @@ import torch
 
 import memscale
 import zoo
-from memscale import _backward, executor
+from memscale._run import engine_thread as _backward
+from memscale._run import executor
 
 
 @pytest.fixture

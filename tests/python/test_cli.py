@@ -19,10 +19,14 @@ import pytest
 import torch
 
 import memscale
-from memscale import _core, _doctor, _environment, _gpu, cli
+from fixtures import skip_without_tool
+from memscale import _core, cli
+from memscale._cli import doctor_command as _doctor
+from memscale._cli import env_command as _environment
+from memscale._hw import gpu as _gpu
 
 ROOT = Path(__file__).parents[2]
-VARIABLES = ("CUDA_VISIBLE_DEVICES", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "MEMSCALE_CACHE_DIR")
+VARIABLES = ("CUDA_VISIBLE_DEVICES", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 NOWHERE = {"driver": "/nowhere/libcuda.so", "nvml": "/nowhere/libnvidia-ml.so", "nvrtc": [], "cache": ""}
 
 
@@ -38,7 +42,8 @@ without_driver = pytest.mark.skipif(has_driver(), reason="this machine has a dri
 
 
 def environment(**changes):
-    kept = {name: value for name, value in os.environ.items() if name not in VARIABLES and not name.startswith("FAKE_")}
+    ours = ("FAKE_", "MEMSCALE_")
+    kept = {name: value for name, value in os.environ.items() if name not in VARIABLES and not name.startswith(ours)}
     path = os.pathsep.join([str(Path(memscale.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     return {**kept, "PYTHONPATH": path, **{name: str(value) for name, value in changes.items()}}
 
@@ -154,7 +159,7 @@ def test_output_that_goes_nowhere(monkeypatch, no_gpu):
 
 def test_a_full_disk():
     if not Path("/dev/full").exists():
-        pytest.skip("there is no /dev/full")
+        skip_without_tool("there is no /dev/full")
     with open("/dev/full", "w") as full:
         result = subprocess.run(
             [sys.executable, "-m", "memscale", "env"],
@@ -180,7 +185,7 @@ def test_a_reader_that_leaves():
 def test_the_installed_script_is_the_same():
     script = Path(sys.executable).with_name("memscale")
     if not script.exists():
-        pytest.skip("memscale is not installed with its script")
+        skip_without_tool("memscale is not installed with its script")
     result = subprocess.run([script, "--version"], capture_output=True, text=True, check=False)
     assert (result.returncode, result.stdout) == (0, f"memscale {memscale.__version__}\n")
 
@@ -362,7 +367,7 @@ def test_arguments_of_gpu():
 def test_gpu_without_a_driver(tmp_path):
     gpu = _core.Gpu(Path("/nowhere/libcuda.so"), b"/nowhere/ml", (tmp_path / "a", "/nowhere/b"), tmp_path)
     assert gpu.count == 0
-    rows = {name: (works, version, text) for name, works, version, text in gpu.parts()}
+    rows = {name: (works, version, text) for name, works, version, text in gpu.components()}
     assert list(rows) == ["driver", "nvml", "nvrtc", "ptx", "cache"]
     assert rows["driver"][:2] == (False, 0)
     assert rows["driver"][2].startswith("/nowhere/libcuda.so: cannot open")
@@ -408,7 +413,13 @@ def test_a_closed_gpu():
     gpu = _core.Gpu(**NOWHERE)
     gpu.close()
     gpu.close()
-    for call in (lambda: gpu.count, gpu.parts, gpu.hw, lambda: gpu.checksum(0, 1, 1, 0), lambda: gpu.link(0, 4096)):
+    for call in (
+        lambda: gpu.count,
+        gpu.components,
+        gpu.hw,
+        lambda: gpu.checksum(0, 1, 1, 0),
+        lambda: gpu.link(0, 4096),
+    ):
         with pytest.raises(ValueError, match="closed"):
             call()
 
@@ -434,7 +445,7 @@ def fake(tmp_path_factory):
     if torch.version.cuda is not None:
         pytest.skip("a torch with CUDA cannot work with the fake driver")
     if shutil.which(os.environ.get("CC", "cc")) is None:
-        pytest.skip("there is no C compiler")
+        skip_without_tool("there is no C compiler")
     build = tmp_path_factory.mktemp("fake")
     generator = ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}"]
     options = ["-DMEMSCALE_PYTHON=OFF", "-DMEMSCALE_NVCC=OFF"]
@@ -474,7 +485,7 @@ PREAMBLE = """
         return address
 
     def parts(gpu):
-        return {name: (works, version, text) for name, works, version, text in gpu.parts()}
+        return {name: (works, version, text) for name, works, version, text in gpu.components()}
 
     said = []
     _core.set_log(lambda level, text: said.append((level, text)))
@@ -667,7 +678,8 @@ def test_driver_calls_that_fail(script):
 SERVER = """
     import contextlib, ctypes, io, json, os, sys, traceback
     import torch, torch._dynamo
-    from memscale import _doctor, cli
+    from memscale import cli
+    from memscale._cli import doctor_command as _doctor
 
     _doctor._LINK_BYTES = 1 << 20
     torch.set_num_threads(1)
@@ -744,7 +756,7 @@ def test_gpus_in_env(fake, tmp_path):
     for words in (
         "GPU 0\n  name             Fake GPU 0\n",
         "GPU 1\n  name             Fake GPU 1\n",
-        "25.8 GB, 22.8 GB free, 3.0 GB taken by others",
+        "25.8 GB, 22.8 GB free, 3.00 GB taken by others",
         "capability       9.0, bf16 and fp16",
         "PCIe             generation 5, 16 lanes",
         "multiprocessors  101",
@@ -879,7 +891,7 @@ def test_a_driver_that_is_no_library(tmp_path):
     text = f"{tmp_path}/libcuda.so.1: file too short"
     assert f"driver  does not work: {text}" in result.stdout
     assert f"none  the driver does not work: {text}" in result.stdout
-    assert not _doctor.explain_driver(text)[1]
+    assert not _gpu.explain_driver(text)[1]
 
 
 def test_models_on_the_cpu_never_open_the_driver(fake):
@@ -901,7 +913,9 @@ def test_models_on_the_cpu_never_open_the_driver(fake):
             memscale.wrap(model, memscale.Config(force_optimize=True, enable_logging=False))
             model(torch.ones(2, 8)).sum().backward()
             memscale.detach(model)
-            from memscale import _gpu, cli, _doctor
+            from memscale import cli
+            from memscale._hw import gpu as _gpu
+            from memscale._cli import doctor_command as _doctor
             assert opened() == [], opened()
 
             ours = _gpu.get()

@@ -1,6 +1,8 @@
-"""What a repetition starts from: the state of modules, generators and switches, captured and put back in C."""
+"""What a recomputation starts from: the state of modules, generators and switches, captured and put back in C."""
 
+import functools
 import gc
+import itertools
 import random
 import threading
 import weakref
@@ -275,6 +277,46 @@ def test_switches_of_forward_hold_in_backward():
     assert {entry[0] for entry in seen} == {False}
 
 
+def test_switches_are_left_as_backward_found_them():
+    """Also what autocast would use if it were on, and how many autocast blocks are open."""
+
+    def state():
+        depth = torch.autocast_increment_nesting() - 1
+        torch.autocast_decrement_nesting()
+        read = (torch.is_autocast_enabled, torch.get_autocast_dtype)
+        autocast = [function(kind) for kind in ("cpu", "cuda") for function in read]
+        return depth, torch.is_autocast_cache_enabled(), autocast, torch.get_default_dtype()
+
+    model = zoo.everything_recomputed(make(Block))
+    for forward, backward in itertools.product((None, torch.bfloat16, torch.float16), repeat=2):
+        with torch.autocast("cpu", forward or torch.bfloat16, enabled=forward is not None, cache_enabled=False):
+            loss = model(zoo.floats(4, 16)).float().pow(2).mean()
+        with torch.autocast("cpu", backward or torch.bfloat16, enabled=backward is not None):
+            before = state()
+            loss.backward()
+            assert state() == before
+        assert state()[0] == 0
+
+
+def test_an_interrupted_check_does_not_count():
+    calls = []
+
+    class Interrupted(Block):
+        def forward(self, x):
+            calls.append(self)
+            if len(calls) == 2:  # the recomputation of the first check
+                raise KeyboardInterrupt
+            return super().forward(x)
+
+    model = zoo.everything_recomputed(make(Interrupted))
+    with pytest.raises(KeyboardInterrupt):
+        step(model)
+    del calls[2:]
+    found = step(model)
+    assert len(calls) == 2 + 3 * 3  # each block: forward, its check, and its recomputation in backward
+    zoo.assert_same(step(make(Block)), found)
+
+
 def test_a_capture_keeps_no_tensor_that_a_module_gave_up():
     """Attributes with tensors are not kept from one call to the next."""
 
@@ -339,7 +381,7 @@ def test_repetitions_of_one_unit_exclude_each_other():
 
 
 def test_the_end_of_a_repetition(recomputed):
-    """It stops behind the last tensor that is needed, unless that is the mask of a small dropout."""
+    """It stops after the last tensor that is needed, unless that is the mask of a small dropout."""
     ends = []
 
     class Last(Block):
@@ -365,33 +407,46 @@ def test_the_end_of_a_repetition(recomputed):
     memscale.detach(model)
 
 
-def test_a_frame_keeps_parameters_and_recomputes_the_rest():
+class Save(torch.autograd.Function):
+    """Saves a tensor, and nothing else."""
+
+    @staticmethod
+    def forward(ctx, x, tensor):
+        ctx.save_for_backward(tensor)
+        return x.clone()
+
+
+def run_saving(tensors):
+    """Run a unit that saves these tensors, whatever they are then; returns a function that unpacks the i-th of them."""
+    unit = _core.Unit("unit", nn.Identity(), lambda x: functools.reduce(Save.apply, tensors, x))
+    args = (torch.ones(1, requires_grad=True),)
+    out = _core.Call(unit, args, {}).run(args, {})
+    nodes = [out.grad_fn]
+    while len(nodes) < len(tensors):
+        nodes.append(nodes[-1].next_functions[0][0])
+    return lambda i: nodes[len(nodes) - 1 - i].saved_tensors[0]
+
+
+def test_saved_parameters_are_kept_and_the_rest_is_recomputed(recomputed):
     weight, other = nn.Parameter(torch.ones(2)), nn.Parameter(torch.zeros(2))
-    calls = []
-
-    def again(frame):
-        calls.append(frame)
-        for tensor in saved:
-            frame.collect(tensor)
-
-    frame = _core.Frame(again, "unit")
-    records = [frame.pack(weight), frame.pack(torch.ones(3)), frame.pack(weight)]
-    assert _core.unpack(records[0]) is weight
-    assert not calls
-    saved = [weight, torch.full((3,), 5.0)]  # the last is a parameter: it ends before
-    with pytest.raises(_core.StopRecompute):
-        _core.unpack(records[1])
-    frame = _core.Frame(again, "unit")
-    records = [frame.pack(weight), frame.pack(torch.ones(3) > 0)]
-    saved = [other, torch.zeros(3) > 0]  # another one in its place: then it is what counts
-    assert not _core.unpack(records[1]).any()
-    assert _core.unpack(records[0]) is other
-    frame = _core.Frame(again, "unit")
-    record = frame.pack(weight)
+    tensors = [weight, torch.ones(3), weight]
+    saved = run_saving(tensors)
+    assert saved(0).data_ptr() == weight.data_ptr()
+    assert not recomputed
+    tensors[1:] = [torch.full((3,), 5.0)]  # without the last one, which is a parameter: it ends before that
+    assert saved(1).tolist() == [5, 5, 5]
+    assert saved(2).data_ptr() == weight.data_ptr()
+    assert recomputed == ["unit"]
+    tensors = [weight, torch.ones(3) > 0]
+    saved = run_saving(tensors)
+    tensors[:] = [other, torch.zeros(3) > 0]  # another parameter in its place: then that one counts
+    assert not saved(1).any()
+    assert saved(0).data_ptr() == other.data_ptr()
+    saved = run_saving([weight])
     with torch.no_grad():
         weight.add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace"):
-        _core.unpack(record)
+        saved(0)
 
 
 def test_a_parameter_that_changes_before_backward_raises_as_in_plain_training():

@@ -47,7 +47,7 @@ def equal(a, b):
     return a == b
 
 
-@pytest.mark.parametrize("name", list(zoo.ZOO))
+@pytest.mark.parametrize("name", list(zoo.SMALL.names))
 def test_detach_restores_everything(name, quiet_config):
     model = zoo.make(name)
     before = snapshot(model)
@@ -58,7 +58,8 @@ def test_detach_restores_everything(name, quiet_config):
     assert not hasattr(model, "_memscale_executor")
 
 
-def check_after_training(name, config, device):
+def check_after_training(name, config, device, everything):
+    """`everything`: with a plan that recomputes every layer, else with the plan that the model gets."""
     reference = zoo.make(name).to(device)
     zoo.train(reference, zoo.batch_of(name))
     model = zoo.make(name).to(device)
@@ -66,7 +67,7 @@ def check_after_training(name, config, device):
     with torch.no_grad():
         model.eval()(*args, **kwargs)  # some models note things in their config the first time
     before = snapshot(model.train())
-    memscale.wrap(model, config)
+    memscale.wrap(model, config, plan=zoo.recompute_plan(model) if everything else None)
     zoo.train(model, zoo.batch_of(name))
     memscale.detach(model)
     zoo.assert_same(dict(reference.state_dict()), dict(model.state_dict()))
@@ -80,8 +81,9 @@ def check_after_training(name, config, device):
 
 
 @pytest.mark.parametrize("name", ["gpt2", "t5", "resnet", "mlp"])
-def test_after_training(name, quiet_config):
-    check_after_training(name, quiet_config, torch.device("cpu"))
+@pytest.mark.parametrize("everything", [False, True], ids=["own plan", "everything recomputed"])
+def test_after_training(name, everything, quiet_config):
+    check_after_training(name, quiet_config, torch.device("cpu"), everything)
 
 
 def test_after_an_exception_in_forward(quiet_config):

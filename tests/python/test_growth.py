@@ -16,8 +16,8 @@ def live_bytes():
     gc.collect()
     objects = gc.get_objects()
     tensors = [o for o in objects if issubclass(type(o), torch.Tensor)]
-    frames = sum(type(o) is _core.Frame for o in objects)
-    return sum(t.untyped_storage().nbytes() for t in tensors), len(tensors), frames
+    calls = sum(type(o) in (_core.SavedTensors, _core.Call) for o in objects)
+    return sum(t.untyped_storage().nbytes() for t in tensors), len(tensors), calls
 
 
 def assert_no_more(after, before):
@@ -46,11 +46,11 @@ def test_no_growth_over_100_steps(name, backward):
             del loss
         return live_bytes()
 
-    frames = live_bytes()[2]
+    calls = live_bytes()[2]
     before = run(5)
     blocks = sys.getallocatedblocks()
     assert_no_more(run(100), before)
-    assert before[2] <= frames  # no frame outlives its graph
+    assert before[2] <= calls  # no call outlives its graph
     assert sys.getallocatedblocks() - blocks < 2000
 
 

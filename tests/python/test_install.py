@@ -1,72 +1,20 @@
-"""libmemscale as others get it: installed, moved elsewhere, and used by the example in C.
+"""What is installed, every way to build the example in C with it, and what the example prints and exits with."""
 
-The installed tree is built once, from a configuration without Python and tests, and moved before anything uses it: if
-a path of the first place were written anywhere, the rest would fail.
-"""
-
+import json
 import os
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-EXAMPLE = ROOT / "examples/c"
-SAMPLE = EXAMPLE / "gpt2_medium.json"
+from fixtures import skip_without_tool
+from installed import EXAMPLE, ROOT, SAMPLE, cmake, run, tool
+
 SYSTEM_LIBRARIES = re.compile(r"(libc|libm|libdl|libpthread|ld-linux.*)\.so")
-
-
-def tool(name):
-    """A tool that was installed beside this Python, or the system's."""
-    beside = Path(sys.executable).with_name(name)
-    return str(beside) if beside.exists() else shutil.which(name) or pytest.skip(f"{name} is not installed")
-
-
-def run(*command, check=True, **environment):
-    result = subprocess.run(
-        [str(word) for word in command],
-        env={**os.environ, **{key: str(value) for key, value in environment.items()}},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert not check or result.returncode == 0, f"{command}\n{result.stdout}{result.stderr}"
-    return result
-
-
-def cmake(source, build, *options):
-    ninja = tool("ninja")
-    run(tool("cmake"), "-S", source, "-B", build, "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}", *options)
-    run(tool("cmake"), "--build", build)
-
-
-@pytest.fixture(scope="module")
-def prefix(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("install")
-    first, moved = folder / "first", folder / "moved"
-    options = ("-DMEMSCALE_PYTHON=OFF", "-DMEMSCALE_TESTS=OFF", f"-DCMAKE_INSTALL_PREFIX={first}")
-    cmake(ROOT, folder / "build", *options)
-    run(tool("cmake"), "--install", folder / "build")
-    shutil.rmtree(folder / "build")
-    return first.rename(moved)
-
-
-@pytest.fixture(scope="module")
-def library(prefix):
-    return next(prefix.glob("lib*/**/libmemscale.so")).parent
-
-
-@pytest.fixture(scope="module")
-def decide(prefix, tmp_path_factory):
-    """The example, built with find_package."""
-    build = tmp_path_factory.mktemp("decide")
-    cmake(EXAMPLE, build, f"-DCMAKE_PREFIX_PATH={prefix}")
-    return build / "plan_file"
+FITS = ("--gpu", "rtx3090", "--budget", 9)
+DOES_NOT_FIT = ("--gpu", "rtx3090", "--budget", 6)
 
 
 def needed(path):
@@ -84,9 +32,26 @@ def flags_of(pc, static=False):
     return shlex.split(" ".join(fields[word] for word in words))
 
 
-def compile_with(flags, program, *more):
-    run(os.environ.get("CC", "cc"), "-std=c11", "-Wall", "-Wextra", "-Werror", "-o", program, EXAMPLE / "plan_file.c",
-        *flags, *more)  # fmt: skip
+def with_static(flags):
+    """Linkers prefer the shared library; this names the other, as examples/c/README.md does."""
+    return ["-l:libmemscale.a" if word == "-lmemscale" else word for word in flags]
+
+
+def compile_with(flags, program, compiler=None):
+    strict = ("-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Werror")
+    run(compiler or os.environ.get("CC", "cc"), *strict, "-o", program, EXAMPLE / "plan_file.c", *flags)
+
+
+def assert_works(program, **environment):
+    assert run(program, SAMPLE, *FITS, **environment).stdout.startswith("A step needs ")
+
+
+def assert_is_static(program):
+    assert [name for name in needed(program) if not SYSTEM_LIBRARIES.match(name)] == []
+    assert_works(program)
+
+
+# The installed tree
 
 
 def test_what_is_installed(prefix, library):
@@ -116,90 +81,186 @@ def test_the_library_needs_libc_alone(library):
     assert not re.search("torch|cuda|python|stdc", linked)
 
 
-def test_build_by_the_pkg_config_file(library, tmp_path):
+# Building the example
+
+
+def test_build_with_cmake(plan_file):
+    assert "libmemscale.so.0" in needed(plan_file)
+    assert_works(plan_file)
+
+
+def test_build_with_cmake_and_the_static_library(prefix, tmp_path):
+    cmake(EXAMPLE, tmp_path, f"-DCMAKE_PREFIX_PATH={prefix}", "-DPLAN_FILE_STATIC=ON")
+    assert_is_static(tmp_path / "plan_file")
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_build_with_the_pkg_config_file(library, tmp_path, compiler):
     pc = library / "pkgconfig/memscale.pc"
-    compile_with(flags_of(pc), tmp_path / "decide")
-    assert "libmemscale.so.0" in needed(tmp_path / "decide")
-    run(tmp_path / "decide", SAMPLE, "--budget", 100, LD_LIBRARY_PATH=library)
+    compile_with(flags_of(pc), tmp_path / "shared", tool(compiler))
+    assert "libmemscale.so.0" in needed(tmp_path / "shared")
+    assert_works(tmp_path / "shared", LD_LIBRARY_PATH=library)
+    compile_with(with_static(flags_of(pc, static=True)), tmp_path / "static", tool(compiler))
+    assert_is_static(tmp_path / "static")
 
 
-def test_build_by_pkg_config(library, tmp_path):
+def test_build_with_pkg_config(library, tmp_path):
     if shutil.which("pkg-config") is None:
-        pytest.skip("pkg-config is not installed")
-    folder = library / "pkgconfig"
-    flags = run("pkg-config", "--cflags", "--libs", "memscale", PKG_CONFIG_PATH=folder).stdout
-    compile_with(shlex.split(flags), tmp_path / "decide")
-    run(tmp_path / "decide", SAMPLE, "--budget", 100, LD_LIBRARY_PATH=library)
-    static = run("pkg-config", "--static", "--libs", "memscale", PKG_CONFIG_PATH=folder).stdout.split()
-    assert {"-ldl", "-lpthread"} <= set(static)
+        skip_without_tool("pkg-config is not installed")
+
+    def flags(*options):
+        words = ("pkg-config", *options, "--cflags", "--libs", "memscale")
+        return shlex.split(run(*words, PKG_CONFIG_PATH=library / "pkgconfig").stdout)
+
+    compile_with(flags(), tmp_path / "shared")
+    assert "libmemscale.so.0" in needed(tmp_path / "shared")
+    assert_works(tmp_path / "shared", LD_LIBRARY_PATH=library)
+    compile_with(with_static(flags("--static")), tmp_path / "static")
+    assert_is_static(tmp_path / "static")
 
 
-def test_build_with_the_static_library(prefix, library, tmp_path):
-    flags = flags_of(library / "pkgconfig/memscale.pc", static=True)
-    flags = [str(library / "libmemscale.a") if word == "-lmemscale" else word for word in flags]
-    compile_with(flags, tmp_path / "by_hand")
-    cmake(EXAMPLE, tmp_path / "build", f"-DCMAKE_PREFIX_PATH={prefix}", "-DPLAN_FILE_STATIC=ON")
-    for program in (tmp_path / "by_hand", tmp_path / "build/decide"):
-        assert [name for name in needed(program) if not SYSTEM_LIBRARIES.match(name)] == []
-        run(program, SAMPLE, "--budget", 100)
+def test_it_loses_no_memory(library, tmp_path):
+    flags = with_static(flags_of(library / "pkgconfig/memscale.pc", static=True))
+    program = tmp_path / "plan_file"
+    compile_with(["-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", *flags], program)
+    broken = tmp_path / "broken.json"
+    broken.write_text('{"memscale_profile": 3}')
+    for code, words in [
+        (0, (SAMPLE, *FITS)),
+        (0, (SAMPLE, *FITS, "--json")),
+        (0, (SAMPLE, "--budget", 100)),
+        (0, ("--help",)),
+        (1, (broken,)),
+        (1, (SAMPLE, "--hardware", broken)),
+        (1, (SAMPLE, "--gpu", "none of these")),
+        (1, (tmp_path,)),
+        (2, ()),
+        (3, (SAMPLE, *DOES_NOT_FIT)),
+    ]:
+        result = run(program, *words, check=False, ASAN_OPTIONS="detect_leaks=1")
+        assert result.returncode == code, result.stderr
+        assert "Sanitizer" not in result.stderr
+
+
+# What the example prints
 
 
 def actions(output):
-    return re.findall(r"^\S+ +(keep|recompute) +[\d.]+  (.*)$", output, re.MULTILINE)
+    """The column "action" of each layer."""
+    table = output.partition("closest alternative\n")[2]
+    return [re.split(r" {2,}", line)[1] for line in table.splitlines()]
 
 
-def test_it_fits_as_it_is(decide):
-    result = run(decide, SAMPLE, "--budget", 100)
+def test_it_fits_as_it_is(plan_file):
+    result = run(plan_file, SAMPLE, "--gpu", "rtx3090", "--budget", 20)
     assert result.stderr == ""
-    assert {action for action, _ in actions(result.stdout)} == {"keep"}
-    assert "17.407 GB -> 17.407 GB" in result.stdout
-    assert "slowdown 0.0 %" in result.stdout
+    assert actions(result.stdout) == ["keep"] * 29
+    assert "A step needs 11.3 GB when nothing is done and 11.3 GB with this plan" in result.stdout
 
 
-def test_it_fits_by_recomputing(decide):
-    result = run(decide, SAMPLE, "--budget", 10)
-    found = actions(result.stdout)
-    assert len(found) == 29
-    assert ("recompute", "saves") in found
-    assert ("keep", "not needed") in found
-    before, after = map(float, re.search(r"peak +([\d.]+) GB -> ([\d.]+) GB", result.stdout).groups())
-    assert before > 10 >= after
-    assert float(re.search(r"slowdown ([\d.]+) %", result.stdout)[1]) > 0
+def test_it_fits_by_recomputing(plan_file):
+    result = run(plan_file, SAMPLE, *FITS)
+    assert result.stderr == ""
+    assert len(actions(result.stdout)) == 29
+    assert {"keep", "recompute"} <= set(actions(result.stdout))
+    assert "A step needs 11.3 GB when nothing is done and 8.72 GB with this plan" in result.stdout
 
 
-def test_it_does_not_fit(decide):
-    result = run(decide, SAMPLE, "--budget", 6, check=False)
-    assert result.returncode == 3
-    least = float(re.search(r"smallest reachable peak is ([\d.]+) GB", result.stdout)[1])
-    assert run(decide, SAMPLE, "--budget", least + 0.001).returncode == 0
+def test_it_does_not_fit(plan_file):
+    result = run(plan_file, SAMPLE, *DOES_NOT_FIT, "--json", check=False)
+    assert (result.returncode, result.stdout) == (3, "")
+    assert "No plan fits 6.00 GB" in result.stderr
+    least = int(re.search(r"the smallest reachable peak is (\d+) bytes", result.stderr)[1])
+    margin = least / 63  # a plan leaves 1/64 of the budget free
+    budget = ("--gpu", "rtx3090", "--budget")
+    assert run(plan_file, SAMPLE, *budget, (least + margin) / 1e9 + 1e-6).returncode == 0
+    assert run(plan_file, SAMPLE, *budget, (least + margin) / 1e9 - 1e-6, check=False).returncode == 3
 
 
-def test_the_budget_of_this_machine(decide):
-    result = run(decide, SAMPLE, check=False)
-    assert result.returncode in (0, 3)
-    assert re.search(r"^host +[\d.]+ GB usable of [\d.]+ GB, \d+ cores$", result.stdout, re.MULTILINE)
-    assert "budget" in result.stdout
+def test_the_hardware_of_a_record(plan_file, tmp_path):
+    """Without --gpu the plan is for the host: that of the record, or this one."""
+    record = {
+        "memscale_hw": 1,
+        "memory_total_bytes": 64 << 30,
+        "memory_limit_bytes": 20_000_000_000,
+        "memory_available_bytes": 18_000_000_000,
+        "page_bytes": 4096,
+        "n_cores": 8,
+        "n_cores_online": 16,
+        "n_numa_nodes": 1,
+        "cgroup_version": 2,
+        "gpus": [],
+    }
+    (tmp_path / "hardware.json").write_text(json.dumps(record))
+    plan = json.loads(run(plan_file, SAMPLE, "--json", "--hardware", tmp_path / "hardware.json").stdout)
+    assert plan["budget_bytes"] == 17_000_000_000
+    this = run(plan_file, SAMPLE, "--json", check=False)
+    assert this.returncode in (0, 3)
+    assert (this.returncode == 0) == ('"memscale_plan"' in this.stdout) == (this.stderr == "")
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("{", "JSON"),
-        ('{"memscale_profile": 3}', "version 3"),
-        ('{"memscale_profile": 1}', "state_bytes"),
-        (None, "cannot read"),
+        ('{"memscale_profile": 4}', "version 4"),
+        ('{"memscale_profile": 3}', "resident_bytes"),
+        (None, "profile.json cannot be read: No such file"),
     ],
 )
-def test_profiles_that_cannot_be_read(decide, tmp_path, text, words):
+def test_profiles_that_cannot_be_read(plan_file, tmp_path, text, words):
     if text is not None:
         (tmp_path / "profile.json").write_text(text)
-    result = run(decide, tmp_path / "profile.json", check=False)
+    result = run(plan_file, tmp_path / "profile.json", check=False)
     assert (result.returncode, result.stdout) == (1, "")
     assert words in result.stderr
 
 
-@pytest.mark.parametrize("words", [(), ("a", "b"), (SAMPLE, "--budget"), (SAMPLE, "--budget", "x"), ("--help",)])
-def test_wrong_usage(decide, words):
-    result = run(decide, *words, check=False)
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--gpu", "rtx3091"), 'no GPU "rtx3091" is known; the closest is "rtx3090"'),
+        (("--hardware", SAMPLE), "gpt2_medium.json: "),
+        (("--hardware", "/nowhere"), "/nowhere cannot be read: No such file"),
+    ],
+)
+def test_other_errors(plan_file, options, words):
+    result = run(plan_file, SAMPLE, *options, check=False)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert words in result.stderr
+
+
+def test_a_plan_that_cannot_be_written(plan_file):
+    result = run("sh", "-c", f"{shlex.quote(str(plan_file))} {SAMPLE} --gpu rtx3090 > /dev/full", check=False)
+    assert result.returncode == 1
+    assert "the plan cannot be written: No space left" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "a profile is needed"),
+        (("a", "b"), "only one profile"),
+        ((SAMPLE, "--budget"), "requires an argument"),
+        ((SAMPLE, "--budget", "x"), "--budget x: a number of GB is needed, above 0"),
+        ((SAMPLE, "--budget", "0"), "--budget 0: a number of GB is needed, above 0"),
+        ((SAMPLE, "--budget", "nan"), "--budget nan"),
+        ((SAMPLE, "--budget", "1e10"), "--budget 1e10"),
+        ((SAMPLE, "--host-memory", "-1"), "--host-memory -1: a number of GB is needed, 0 or more"),
+        ((SAMPLE, "--mode", "bold"), "the modes are conservative, balanced and aggressive"),
+        ((SAMPLE, "--colour"), "unrecognized option"),
+    ],
+)
+def test_wrong_usage(plan_file, arguments, words):
+    result = run(plan_file, *arguments, check=False)
     assert (result.returncode, result.stdout) == (2, "")
-    assert "usage: decide PROFILE.json [--budget GB]" in result.stderr
+    assert words in result.stderr
+    assert "usage: plan_file PROFILE [--gpu NAME]" in result.stderr
+
+
+def test_help(plan_file):
+    result = run(plan_file, "--help")
+    assert result.stdout.startswith("usage: plan_file PROFILE")
+    known = set(re.findall(r'\{"([\w-]+)", (?:required|no)_argument', (EXAMPLE / "plan_file.c").read_text()))
+    assert len(known) == 8
+    assert {f"--{name}" for name in known - {"help"}} == set(re.findall(r"^  (--[\w-]+)", result.stdout, re.MULTILINE))

@@ -84,14 +84,15 @@ def test_log_file_gets_everything_whatever_the_levels(tmp_path, capsys):
     memscale.detach(model)
     text = path.read_text()
     assert "host: " in text
-    assert "plan: recompute" in text
+    assert "layers recomputed: peak" in text
     assert "detached" in text
     assert capsys.readouterr().out == ""  # pytest's handlers on the root logger take the rest
 
 
 def test_use_cache_is_said_once(caplog):
     with caplog.at_level(logging.INFO, "memscale"):
-        model = memscale.wrap(zoo.llama().train(), Config(force_optimize=True))
+        model = zoo.llama().train()
+        memscale.wrap(model, Config(), plan=zoo.recompute_plan(model))
         for _ in range(3):
             model(zoo.tokens(1, 6)).logits.sum().backward()
         memscale.detach(model)

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 import memscale
-import sizes
-from memscale._measure import peak_of_events
+from memscale._hw.measure import peak_of_events
 from meter import Meter
 from quick import _as_users_train, _one_thread  # noqa: F401
+from zoo import LARGE
 
 MIB = 1 << 20
 
@@ -109,8 +109,8 @@ def test_again_and_again():
 
 
 def test_against_the_meter():
-    model = sizes.make("gpt2")
-    _, kwargs = sizes.lm()
+    model = LARGE.make("gpt2")
+    _, kwargs = LARGE.lm()
     optimizer = torch.optim.AdamW(model.parameters())
 
     def step():
@@ -123,8 +123,8 @@ def test_against_the_meter():
     with Meter() as meter, meter.mark("step"):
         step()
     assert measured.peak_bytes - measured.before_bytes == pytest.approx(meter["step"].peak, rel=0.001)
-    known = memscale.profile(model, kwargs, optimizer).simulate()
-    others = measured.before_bytes - known.between_bytes  # tensors of other tests
+    known = memscale.profile(model, kwargs, optimizer=optimizer).simulate()
+    others = measured.before_bytes - known.idle_bytes  # tensors of other tests
     assert known.steady_peak_bytes + others == pytest.approx(measured.peak_bytes, rel=0.001)
 
 

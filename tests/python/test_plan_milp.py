@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from scipy import optimize
 
+from fixtures import skip_without_tool
+
 pytestmark = pytest.mark.long
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -44,7 +46,7 @@ def least_extra_ns(chain: dict, limit: int) -> float:
 @pytest.fixture(scope="module")
 def chains() -> list[dict]:
     if not PROGRAM.exists():
-        pytest.skip(f"{PROGRAM} is not built (make test-c)")
+        skip_without_tool(f"{PROGRAM} is not built (make test-c)")
     text = subprocess.run([PROGRAM, "--write"], capture_output=True, text=True, check=True).stdout
     return [json.loads(line) for line in text.splitlines()]
 

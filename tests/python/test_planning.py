@@ -1,25 +1,33 @@
 """From settings to requests: every row of the table of settings that says what a plan may do, and with how much."""
 
-import dataclasses
-
 import pytest
 import torch
 
 import memscale
-from memscale import Config, _core, _devices, _memory, _planning
-from memscale._planning import EVERYTHING, EXECUTOR, Capabilities, Request
+from memscale import Config, _core
+from memscale._base.vocabulary import ACTIONS, MODEL_OPTIONS, option_names
+from memscale._hw import devices as _devices
+from memscale._plan.request import Request
+from memscale._run.executor import HANDLERS
+from zoo import device_with
 
-RECOMPUTE = {"recompute", "keep attention and products", "keep products", "keep attention"}
-OFFLOAD = {"offload", "offload now"}
-BOTH = {"recompute and offload", "recompute and offload now"}
+RECOMPUTE = {"recompute", "recompute_except_both", "recompute_except_products", "recompute_except_attention"}
+OFFLOAD = {"offload", "offload_blocking"}
+BOTH = {"recompute_offload", "recompute_offload_blocking"}
 TILE = {"tile"}
-OFFLOAD_STATES = {"offload", "offload gradients"}
+OFFLOAD_OPTIONS = {"offload", "offload_gradients"}
+FIELDS = (
+    "budget_bytes", "margin_bytes", "host_limit_bytes", "slowdown_ppm", "actions", "model_options", "flags",
+)  # fmt: skip
 
 
 def names(request):
-    actions = {_core.action_name(i) for i in range(32) if request.actions >> i & 1}
-    states = {_core.state_name(1 << i) for i in range(32) if request.states >> i & 1}
-    return actions, states
+    actions = {action.identifier for action in ACTIONS if request.core.actions >> action.number & 1}
+    return actions, set(option_names(request.core.model_options))
+
+
+def values(request):
+    return {field: getattr(request.core, field) for field in FIELDS}
 
 
 @pytest.fixture(scope="module")
@@ -27,23 +35,24 @@ def gpu():
     return _devices.find("rtx3090")
 
 
-def asked(gpu, mode="balanced", capabilities=EVERYTHING, **fields):
-    return Request.of(Config(mode, **fields), gpu, capabilities)
+def asked(gpu, mode="balanced", unrunnable=True, **fields):
+    """A request with what no executor of this version runs, unless that is switched off."""
+    return Request(Config(mode, **fields), gpu, unrunnable=unrunnable)
 
 
 # Modes and fields: which techniques
 
 
 @pytest.mark.parametrize(
-    ("mode", "actions", "states"),
+    ("mode", "actions", "options"),
     [
         ("conservative", RECOMPUTE, set()),
-        ("balanced", RECOMPUTE | OFFLOAD | BOTH, OFFLOAD_STATES),
-        ("aggressive", RECOMPUTE | OFFLOAD | BOTH | TILE, OFFLOAD_STATES | {"half", "8bit", "tile loss"}),
+        ("balanced", RECOMPUTE | OFFLOAD | BOTH, OFFLOAD_OPTIONS),
+        ("aggressive", RECOMPUTE | OFFLOAD | BOTH | TILE, OFFLOAD_OPTIONS | {"half", "8bit", "tile_loss"}),
     ],
 )
-def test_modes(gpu, mode, actions, states):
-    assert names(asked(gpu, mode)) == (actions, states)
+def test_modes(gpu, mode, actions, options):
+    assert names(asked(gpu, mode)) == (actions, options)
 
 
 @pytest.mark.parametrize("mode", ["conservative", "balanced", "aggressive"])
@@ -54,8 +63,8 @@ def test_fields_win_over_the_mode(gpu, mode):
     assert names(asked(gpu, mode, **base)) == (set(), set())
     for field, actions, states in (
         ("enable_checkpointing", RECOMPUTE, set()),
-        ("enable_offloading", OFFLOAD, OFFLOAD_STATES),
-        ("enable_tiling", TILE, {"tile loss"}),
+        ("enable_offloading", OFFLOAD, OFFLOAD_OPTIONS),
+        ("enable_tiling", TILE, {"tile_loss"}),
         ("use_mixed_precision", set(), {"half"}),
         ("use_8bit_optimizer", set(), {"8bit"}),
     ):
@@ -70,14 +79,16 @@ def test_recomputing_from_offloaded_inputs_needs_both(gpu):
     assert names(asked(gpu, "conservative", enable_offloading=True))[0] == RECOMPUTE | OFFLOAD | BOTH
 
 
-def test_capabilities_bound_it_all(gpu):
+def test_only_what_an_executor_runs(gpu):
+    """The table of C says what this version can run; the executor has a handler for exactly that."""
+    runnable = {action.identifier for action in ACTIONS if action.is_runnable}
+    assert runnable == set(HANDLERS)
+    assert not any(option.is_runnable for option in MODEL_OPTIONS)
     for mode in ("conservative", "balanced", "aggressive"):
-        assert names(asked(gpu, mode, EXECUTOR)) == ({"recompute"}, set())
-        assert names(asked(gpu, mode, Capabilities(0, 0))) == (set(), set())
-    assert names(asked(gpu, "aggressive", Capabilities(EVERYTHING.actions, _core.STATE_8BIT)))[1] == {"8bit"}
-    every = {i for i in range(32) if _core.action_name(i) != "?"} - {_core.ACTION_KEEP}
-    assert EVERYTHING.actions == sum(1 << i for i in every)
-    assert EVERYTHING.states == sum(1 << i for i in range(32) if _core.state_name(1 << i) != "?")
+        assert names(asked(gpu, mode, unrunnable=False)) == ({"recompute"}, set())
+    everything = asked(gpu, "aggressive").core
+    assert everything.actions == sum(1 << action.number for action in ACTIONS) - 1
+    assert everything.model_options == sum(option.flag for option in MODEL_OPTIONS)
 
 
 def test_16_bits_by_capability():
@@ -86,19 +97,15 @@ def test_16_bits_by_capability():
         ("h100", "pure-bf16"),
         ("t4", "pure-fp16"),
         ("v100", "pure-fp16"),
+        ("cpu", "pure-bf16"),
     ):
         device = _devices.find(name)
-        assert _planning.half_of(device) == precision
-        assert asked(device, "aggressive").wants_half
-        assert asked(device, use_mixed_precision=True).wants_half
-        assert not asked(device).wants_half
+        assert asked(device, "aggressive").half == precision
+        assert asked(device, use_mixed_precision=True).half == precision
+        assert asked(device).half is None
     old = _devices.find("gtx1080")
-    assert _planning.half_of(old) is None
     for fields in ({}, {"use_mixed_precision": True}):
-        assert not asked(old, "aggressive", **fields).wants_half
-    here = _devices.find("cpu")
-    assert _planning.half_of(here) == "pure-bf16"
-    assert asked(here, "aggressive").wants_half
+        assert asked(old, "aggressive", **fields).half is None
 
 
 def test_a_cpu_has_nowhere_to_offload_to():
@@ -106,8 +113,8 @@ def test_a_cpu_has_nowhere_to_offload_to():
         request = asked(_devices.find("cpu"), mode, enable_offloading=True)
         actions, states = names(request)
         assert not actions & (OFFLOAD | BOTH)
-        assert not states & OFFLOAD_STATES
-        assert request.host_limit_bytes == 0
+        assert not states & OFFLOAD_OPTIONS
+        assert request.core.host_limit_bytes == 0
 
 
 # Budget and margin
@@ -117,63 +124,40 @@ def test_budgets(gpu):
     share = asked(gpu)
     step = 256 << 20
     assert share.budget_bytes == int(gpu.usable_bytes // step * step * 0.85)
-    assert share.margin_bytes == share.budget_bytes // 64
+    assert share.core.margin_bytes == share.budget_bytes // 64
     assert asked(gpu, target_gpu_utilization=0.5).budget_bytes == gpu.usable_bytes // step * step // 2
     assert asked(gpu, memory_budget_gb=6).budget_bytes == 6 * 10**9
     assert asked(gpu, memory_budget_gb=6, target_gpu_utilization=0.1).budget_bytes == 6 * 10**9
     assert asked(gpu, memory_budget_gb=1e-12).budget_bytes == 1
     assert asked(gpu, memory_budget_gb=1e300).budget_bytes < 2**60
-    assert Request.of(Config(), gpu, EXECUTOR, budget_bytes=123).budget_bytes == 123
-    few = dataclasses.replace(gpu, usable_bytes=step - 1)
+    few = device_with(gpu, usable_bytes=step - 1)
     assert asked(few).budget_bytes == 1
-
-
-def test_the_same_budget_as_the_executor():
-    here = _devices.find("cpu")
-    for config in (Config(), Config(target_gpu_utilization=0.3), Config(memory_budget_gb=2)):
-        assert Request.of(config, here).budget_bytes == _memory.budget_bytes(config, torch.device("cpu"))
 
 
 def test_what_is_volatile_is_rounded(gpu):
     step = 256 << 20
+    budget = int(10 * step * 0.85)
+    same = {**values(asked(gpu, max_cpu_offload_gb=1)), "budget_bytes": budget, "margin_bytes": budget // 64}
     for usable in range(10 * step, 11 * step, step // 7):
-        other = dataclasses.replace(gpu, usable_bytes=usable)
-        assert asked(other) == dataclasses.replace(asked(gpu), device=other, budget_bytes=int(10 * step * 0.85),
-                                                   margin_bytes=int(10 * step * 0.85) // 64)  # fmt: skip
+        assert values(asked(device_with(gpu, usable_bytes=usable), max_cpu_offload_gb=1)) == same
 
 
-# Host memory
+# Host memory: the rules are tested in tests/unit/plan/test_settings.c
 
 
-def test_host_memory(gpu, monkeypatch):
-    step, available = 256 << 20, 40 << 30
-    record = {"memory_limit_bytes": 64 << 30, "memory_available_bytes": available}
-    monkeypatch.setattr(_memory, "host", lambda: record)
-    assert asked(gpu).host_limit_bytes == (40 - 4) << 30  # a sixteenth of all is left
-    record["memory_available_bytes"] = available + step - 1
-    assert asked(gpu).host_limit_bytes == (40 - 4) << 30
-    record["memory_available_bytes"] = available - 1
-    assert asked(gpu).host_limit_bytes == ((40 - 4) << 30) - step
-    record["memory_limit_bytes"] = 16 << 30
-    record["memory_available_bytes"] = 12 << 30
-    assert asked(gpu).host_limit_bytes == 10 << 30  # but 2 GiB at least
-    record["memory_available_bytes"] = 1 << 30
-    assert asked(gpu).host_limit_bytes == 0
-    assert asked(gpu, max_cpu_offload_gb=7).host_limit_bytes == 7 * 10**9
-    assert asked(gpu, max_cpu_offload_gb=0).host_limit_bytes == 0
-    assert asked(gpu, max_cpu_offload_gb=1e300).host_limit_bytes < 2**60
+def test_host_memory(gpu):
+    assert asked(gpu).core.host_limit_bytes % (256 << 20) == 0  # what is available here, rounded
+    assert asked(gpu, max_cpu_offload_gb=7).core.host_limit_bytes == 7 * 10**9
+    assert asked(gpu, max_cpu_offload_gb=0).core.host_limit_bytes == 0
+    assert asked(gpu, max_cpu_offload_gb=1e300).core.host_limit_bytes < 2**60
 
 
-def test_host_memory_does_not_count_where_nothing_goes_there(gpu, monkeypatch):
+def test_host_memory_does_not_count_where_nothing_goes_there(gpu):
     """Else plans would change from day to day for no reason."""
-
-    def fail():
-        raise AssertionError
-
-    monkeypatch.setattr(_memory, "host", fail)
-    assert asked(gpu, "conservative").host_limit_bytes == 0
-    assert asked(gpu, "aggressive", EXECUTOR).host_limit_bytes == 0
-    assert asked(gpu, enable_offloading=False).host_limit_bytes == 0
+    assert asked(gpu, "conservative").core.host_limit_bytes == 0
+    assert asked(gpu, "aggressive", unrunnable=False).core.host_limit_bytes == 0
+    assert asked(gpu, enable_offloading=False).core.host_limit_bytes == 0
+    assert asked(device_with(gpu, is_integrated=True), "aggressive").core.host_limit_bytes == 0
 
 
 # Time, and what is aimed for
@@ -182,27 +166,28 @@ def test_host_memory_does_not_count_where_nothing_goes_there(gpu, monkeypatch):
 def test_slowdowns(gpu):
     limits = {"conservative": 150_000, "balanced": 550_000, "aggressive": -1}
     for mode, ppm in limits.items():
-        assert asked(gpu, mode).slowdown_ppm == ppm
-        assert asked(gpu, mode, max_slowdown=0.2).slowdown_ppm == 200_000
-        assert asked(gpu, mode, max_slowdown=0).slowdown_ppm == 0
-        assert asked(gpu, mode, max_slowdown=1000).slowdown_ppm == 10**9
+        assert asked(gpu, mode).core.slowdown_ppm == ppm
+        assert asked(gpu, mode, max_slowdown=0.2).core.slowdown_ppm == 200_000
+        assert asked(gpu, mode, max_slowdown=0).core.slowdown_ppm == 0
+        assert asked(gpu, mode, max_slowdown=1000).core.slowdown_ppm == 10**9
 
 
 def test_flags(gpu):
-    assert asked(gpu).flags == 0
-    assert asked(gpu, memory_budget_gb=3).flags == _core.PLAN_FASTEST
-    assert asked(gpu, force_optimize=True).flags == _core.PLAN_FORCE
-    assert asked(gpu, force_optimize=True, memory_budget_gb=3).flags == _core.PLAN_FORCE | _core.PLAN_FASTEST
+    """A budget asks for the fastest plan, force_optimize for no skipping; both are the engine's flags."""
+    force, fastest = asked(gpu, force_optimize=True).core.flags, asked(gpu, memory_budget_gb=3).core.flags
+    assert asked(gpu).core.flags == 0
+    assert 0 < force != fastest > 0
+    assert asked(gpu, force_optimize=True, memory_budget_gb=3).core.flags == force | fastest
 
 
 def test_fields_that_say_nothing_about_plans(gpu):
-    same = asked(gpu, max_cpu_offload_gb=1)
+    same = values(asked(gpu, max_cpu_offload_gb=1))
     for fields in (
         {"use_static_profiling": False}, {"use_empirical_fallback": False}, {"warmup_steps": 5},
         {"enable_logging": False}, {"log_file": "x"}, {"observability_port": 9000}, {"verify_correctness": True},
         {"async_offload": True}, {"auto_policy": True}, {"offload_dir": "/tmp"}, {"loss_backend": "torch"},
     ):  # fmt: skip
-        assert asked(gpu, max_cpu_offload_gb=1, **fields) == same
+        assert values(asked(gpu, max_cpu_offload_gb=1, **fields)) == same
 
 
 # Plans from requests
@@ -216,7 +201,7 @@ def known():
 
 
 def test_layers_that_may_not_change(gpu, known):
-    request = asked(gpu, "aggressive", EXECUTOR, force_optimize=True)
+    request = asked(gpu, "aggressive", unrunnable=False, force_optimize=True)
     n = len(known.units)
     free = request.create(known)
     assert free.n_changed > 0

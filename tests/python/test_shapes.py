@@ -1,6 +1,5 @@
 """Profiles at other shapes, and what units could keep: fitted to traces of small models, compared with other traces."""
 
-import json
 from array import array
 from fractions import Fraction
 from math import prod
@@ -10,31 +9,34 @@ import torch
 
 import memscale
 import zoo
-from memscale import _core, _optimizers
-from memscale._target import Target
-from memscale._trace import Tracer
-from memscale.profiles import _part
+from memscale import _core
+from memscale._trace import twin_optimizer as _optimizers
+from memscale._trace.target import Target
+from memscale._trace.tracer import Tracer
 
-GPU = json.dumps(
-    {
-        "memscale_rates": _core.RATES_VERSION,
-        "source": 0,
-        "capability": 80,
-        "memory_bytes": 80 << 30,
-        "fp32_gflops": 15000,
-        "tf32_gflops": 100000,
-        "fp16_gflops": 200000,
-        "bf16_gflops": 200000,
-        "memory_mb_per_s": 1500000,
-        "to_device_mb_per_s": 20000,
-        "from_device_mb_per_s": 20000,
-        "both_mb_per_s": 40000,
-        "pinning_mb_per_s": 0,
-        "launch_ns": 2000,
-        "dispatch_ns": 1000,
-    }
+GPU = _core.Device(
+    kind="cuda",
+    name="a GPU",
+    rates=_core.Rates(
+        source=0,
+        capability=80,
+        memory_bytes=80 << 30,
+        fp32_gflops=15000,
+        tf32_gflops=100000,
+        fp16_gflops=200000,
+        bf16_gflops=200000,
+        memory_mb_per_s=1500000,
+        to_device_mb_per_s=20000,
+        from_device_mb_per_s=20000,
+        both_mb_per_s=40000,
+        pinning_mb_per_s=0,
+        launch_ns=2000,
+        dispatch_ns=1000,
+    ),
+    n_multiprocessors=108,
+    usable_bytes=80 << 30,
 )
-CPU = json.dumps({**json.loads(GPU), "capability": 0})
+CPU = zoo.device_with(GPU, kind="cpu", rates=_core.Rates(**{**GPU.rates.as_dict(), "capability": 0}))
 FITTED = [(2, 64), (4, 64), (2, 40), (4, 40), (2, 20), (4, 20), (3, 100)]
 
 
@@ -57,9 +59,11 @@ class Traced:
 
     def at(self, batch, length):
         arguments = ((), self.inputs(batch, length), lambda output: output.loss, self.maker)
-        kept, lean = self.tracer.static(*arguments), self.tracer.static(*arguments, recompute=True)
+        plain, recomputed = self.tracer.static(*arguments), self.tracer.static(*arguments, recompute=True)
         names, sizes = list(self.tracer.units), self.tracer.param_bytes()
-        return _core.profile_from_traces(names, sizes, kept.packed(), lean.packed(), batch, length)
+        return _core.profile_from_traces(
+            names, sizes, self.tracer.unit_flags, plain.packed(), recomputed.packed(), (batch, length)
+        )
 
     def fitted(self, shapes):
         return _core.profile_fit([self.at(*shape) for shape in shapes])
@@ -70,7 +74,7 @@ def simulations(profile):
     n = len(profile.units())
     plans = [None, array("i", [1] * n).tobytes(), array("i", [i % 2 for i in range(n)]).tobytes()]
     flags = (0, _core.SIMULATE_ALLOCATOR, _core.SIMULATE_ALLOCATOR | _core.SIMULATE_ENGINE_THREAD)
-    return profile.units(), [profile.simulate(plan, GPU, 100, 0, flag, 0) for plan in plans for flag in flags]
+    return profile.units(), [profile.simulate(GPU, actions=plan, flags=flag) for plan in plans for flag in flags]
 
 
 @pytest.mark.parametrize(
@@ -91,7 +95,7 @@ def test_images_have_a_batch_alone():
     model = Traced("vit", inputs=images)
     fitted = model.fitted([(2, 0), (4, 0), (3, 0)])
     assert simulations(fitted.at(9, 0)) == simulations(model.at(9, 0))
-    with pytest.raises(ValueError, match="no other length than 0"):
+    with pytest.raises(ValueError, match="this profile has no length"):
         fitted.at(2, 1)
 
 
@@ -106,7 +110,8 @@ def test_a_profile_at_shapes_that_it_chose():
 def test_lengths_that_tell_padding_from_growth():
     """To three lengths padding is a square and a line; to the fourth it must not be."""
     for length in (*range(8, 1100), 4096, 131072):
-        lengths = [_part(length, 1), _part(length, 2), length, _part(length, 3)]
+        shapes = _core.fit_shapes(2, length)
+        lengths = [*sorted({shape[1] for shape in shapes[:-1]} | {length}), shapes[-1][1]]
         assert len(set(lengths)) == 4
         assert min(lengths) > 0
         assert max(lengths) == length
@@ -137,20 +142,18 @@ def test_a_batch_of_one_is_another_step(gpt2, batches):
     one = gpt2.at(1, 12)
     with pytest.raises(memscale.MemScaleError, match="at 1 x 12 and 2 x 12 the step differs"):
         _core.profile_fit([one, *batches])
-    peaks = [
-        p.simulate(None, GPU, 100, 0, 0, 0)["steady_peak_bytes"] for p in (one, _core.profile_fit(batches).at(1, 12))
-    ]
+    peaks = [p.simulate(GPU)["steady_peak_bytes"] for p in (one, _core.profile_fit(batches).at(1, 12))]
     assert abs(peaks[0] - peaks[1]) <= peaks[0] // 100
 
 
 def test_what_cannot_be_fitted(gpt2, batches):
-    with pytest.raises(memscale.MemScaleError, match="its bytes at 3 x 20 are"):
+    with pytest.raises(memscale.MemScaleError, match="its size in bytes at 3 x 20 is"):
         _core.profile_fit([*batches[:2], gpt2.at(3, 20)])
-    with pytest.raises(ValueError, match="of its own"):
+    with pytest.raises(ValueError, match="that no other profile has"):
         _core.profile_fit([*batches, batches[0]])
     with pytest.raises(ValueError, match="at least two"):
         _core.profile_fit(batches[:1])
-    with pytest.raises(ValueError, match="no other batch than 2"):
+    with pytest.raises(ValueError, match="valid for batch 2 only"):
         batches[0].at(4, 12)
     with pytest.raises(ValueError, match="too large"):
         _core.profile_fit(batches).at(1 << 62, 12)
@@ -166,7 +169,7 @@ def test_frontiers(batches):
     """The first point recomputes as much as a simulation says; the others trade bytes for time."""
     profile = batches[1]
     units = [name for name, *_ in profile.units()]
-    kept = profile.simulate(None, CPU, 0, 0, 0, 0)["step_ns"]
+    kept = profile.simulate(CPU)["step_ns"]
     for i, name in enumerate(units):
         points = profile.frontier(i, CPU)
         keeps, n_bytes, times, saved = zip(*points)
@@ -175,15 +178,15 @@ def test_frontiers(batches):
         assert list(times) == sorted(set(times), reverse=True)
         assert {a + b for a, b in zip(times, saved)} == {times[0] + saved[0]}
         plan = array("i", [unit == name for unit in units])
-        assert profile.simulate(plan.tobytes(), CPU, 0, 0, 0, 0)["step_ns"] - kept == times[0] + saved[0]
+        assert profile.simulate(CPU, actions=plan.tobytes())["step_ns"] - kept == times[0] + saved[0]
         if ".h." in name:
-            both = _core.KEEP_ATTENTION | _core.KEEP_PRODUCTS
-            assert keeps == (0, _core.KEEP_ATTENTION, _core.KEEP_PRODUCTS, both, _core.KEEP_ALL)
+            attention, products, everything = 1, 2, 7  # enum ms_keep
+            assert keeps == (0, attention, products, attention | products, everything)
             hidden = 4 * 12 * 32 * 4
             sums = 4 * 4 * 4 * 32  # of four heads, padded to 32
             assert n_bytes[1] == hidden + sums + 16  # and where dropout's random numbers begin
             assert n_bytes[2] == (3 + 1 + 4 + 1) * hidden  # queries, keys and values, three projections
     with pytest.raises(ValueError, match="no unit"):
         profile.frontier(len(units), CPU)
-    with pytest.raises(ValueError, match="memscale_rates"):
+    with pytest.raises(TypeError, match="Device"):
         profile.frontier(0, "{}")

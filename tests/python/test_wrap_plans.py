@@ -1,20 +1,20 @@
 """Plans as users get them: from a static profile, when the first batch is there, and for batches that change."""
 
+import copy
 import itertools
 import json
 import logging
+import types
 
 import pytest
 import torch
 from torch import nn
 
 import memscale
-import sizes
 import zoo
-from memscale import _planner
+from memscale._plan import by_shape as _planner
 from test_detach import snapshot
-
-pytestmark = pytest.mark.profiled
+from zoo import LARGE
 
 
 def budget_for(build, batch, share=1.05):
@@ -31,7 +31,7 @@ def config_of(budget_gb, **fields):
     return memscale.Config(memory_budget_gb=budget_gb, enable_logging=False, **fields)
 
 
-@pytest.mark.parametrize("name", list(zoo.ZOO))
+@pytest.mark.parametrize("name", list(zoo.SMALL.names))
 def test_a_tight_plan_equals_plain(name, no_warnings):
     batch = zoo.batch_of(name)
     config = config_of(budget_for(lambda: zoo.make(name), batch))
@@ -45,11 +45,11 @@ def test_a_tight_plan_equals_plain(name, no_warnings):
 
 @pytest.mark.parametrize("name", ["gpt2", "bert", "t5", "vit", "resnet"])
 def test_a_tight_plan_recomputes(name, recomputed, no_warnings):
-    batch = sizes.batch_of(name)
-    config = config_of(budget_for(lambda: sizes.make(name), batch))
-    model = memscale.wrap(sizes.make(name), config)
+    batch = LARGE.batch_of(name)
+    config = config_of(budget_for(lambda: LARGE.make(name), batch))
+    model = memscale.wrap(LARGE.make(name), config)
     args, kwargs = batch
-    loss = sizes.loss_of(model(*args, **kwargs))
+    loss = zoo.loss_of(model(*args, **kwargs))
     recomputed.clear()  # the analysis tried them, too
     loss.backward()
     plan = model._memscale_executor.plan
@@ -58,12 +58,12 @@ def test_a_tight_plan_recomputes(name, recomputed, no_warnings):
 
 
 def test_a_sample_settles_the_plan_at_once():
-    args, kwargs = sizes.batch_of("gpt2")
-    config = config_of(budget_for(lambda: sizes.make("gpt2"), (args, kwargs)))
-    early = memscale.wrap(sizes.make("gpt2"), config, args or kwargs)
-    late = memscale.wrap(sizes.make("gpt2"), config)
+    args, kwargs = LARGE.batch_of("gpt2")
+    config = config_of(budget_for(lambda: LARGE.make("gpt2"), (args, kwargs)))
+    early = memscale.wrap(LARGE.make("gpt2"), config, args or kwargs)
+    late = memscale.wrap(LARGE.make("gpt2"), config)
     assert late._memscale_executor.plan.provisional
-    sizes.loss_of(late(*args, **kwargs)).backward()
+    zoo.loss_of(late(*args, **kwargs)).backward()
     assert early._memscale_executor.plan.to_json() == late._memscale_executor.plan.to_json()
     assert early._memscale_executor.plan.fingerprint == late._memscale_executor.plan.fingerprint
 
@@ -166,15 +166,65 @@ def test_a_step_that_cannot_be_analysed_is_measured(caplog):
     zoo.assert_same([p.grad for p in plain.parameters()], [p.grad for p in model.parameters()])
 
 
-@pytest.mark.parametrize(("key", "value"), [("action", "keep products"), ("action", "offload"), ("state", ["8bit"])])
+@pytest.mark.parametrize(
+    ("key", "value"), [("action", "recompute_except_products"), ("action", "offload"), ("model_options", ["8bit"])]
+)
 def test_a_plan_that_this_version_cannot_run_is_refused(key, value):
-    args, kwargs = sizes.batch_of("gpt2")
-    model = sizes.make("gpt2")
+    args, kwargs = LARGE.batch_of("gpt2")
+    model = LARGE.make("gpt2")
     text = json.loads(memscale.plan(model, args or kwargs, config=config_of(0.040)).to_json())
-    (text if key == "state" else text["units"][3])[key] = value
-    with pytest.raises(memscale.MemScaleError, match="not in this version"):
+    (text if key == "model_options" else text["units"][3])[key] = value
+    with pytest.raises(memscale.MemScaleError, match="this version cannot run"):
         memscale.wrap(model, config_of(0.040), plan=memscale.Plan.from_json(json.dumps(text)))
     assert not hasattr(model, "_memscale_executor")
+
+
+def test_a_plan_by_its_path(tmp_path):
+    args, kwargs = LARGE.batch_of("gpt2")
+    model = LARGE.make("gpt2")
+    plan = memscale.plan(model, args or kwargs, config=config_of(0.028))
+    assert plan.n_recomputed > 0
+    path = tmp_path / "plan.json"
+    path.write_text(plan.to_json())
+    for given in (path, str(path)):
+        memscale.wrap(model, config_of(0.028), plan=given)
+        assert memscale.executor_of(model).plan.to_json() == plan.to_json()
+        memscale.detach(model)
+
+
+def test_a_path_without_a_plan(tmp_path):
+    model = LARGE.make("gpt2")
+    path = tmp_path / "plan.json"
+    with pytest.raises(memscale.MemScaleError, match=r"plan\.json' cannot be read: No such file"):
+        memscale.wrap(model, plan=path)
+    with pytest.raises(memscale.MemScaleError, match="cannot be read: Is a directory"):
+        memscale.wrap(model, plan=tmp_path)
+    for content in (b"{}", b"no plan", b"\xff\xfe", b"[1, 2]", b""):
+        path.write_bytes(content)
+        with pytest.raises(memscale.MemScaleError, match=r"plan\.json' is not a saved plan: "):
+            memscale.wrap(model, plan=str(path))
+    with pytest.raises(ValueError, match="Plan.from_json"):
+        memscale.wrap(model, plan='{"memscale_plan": 2}')
+    for wrong in (3, b"plan.json", {"units": []}, True):
+        with pytest.raises(TypeError, match="memscale.Plan or the path of a file"):
+            memscale.wrap(model, plan=wrong)
+    assert memscale.executor_of(model) is None
+
+
+def test_the_handle_of_a_model():
+    model = LARGE.make("gpt2")
+    assert memscale.executor_of(model) is None
+    memscale.wrap(model, memscale.Config(enable_logging=False))
+    executor = memscale.executor_of(model)
+    assert executor is model._memscale_executor
+    assert (executor.model, executor.attached) == (model, True)
+    assert memscale.executor_of(types.SimpleNamespace(model=model, train=model.train)) is executor  # as a Trainer
+    assert memscale.executor_of(copy.deepcopy(model)) is None
+    memscale.detach(model)
+    assert (memscale.executor_of(model), executor.attached) == (None, False)
+    for wrong in (3, None, "model", torch.ones(2), type(model)):
+        with pytest.raises(TypeError, match=r"takes a torch\.nn\.Module or a Hugging Face Trainer"):
+            memscale.executor_of(wrong)
 
 
 # ---- Batches that change ----
@@ -189,7 +239,7 @@ def gradients(model, batch, recomputed=None):
     args, kwargs = batch
     model.zero_grad()
     torch.manual_seed(3)
-    loss = sizes.loss_of(model(*args, **kwargs))
+    loss = zoo.loss_of(model(*args, **kwargs))
     if recomputed is not None:
         recomputed.clear()  # the analysis tried them, too
     loss.backward()
@@ -197,8 +247,8 @@ def gradients(model, batch, recomputed=None):
 
 
 def test_a_larger_batch_gets_a_plan_of_its_own(caplog, recomputed):
-    batch = sizes.batch_of("gpt2")
-    plain, model = sizes.make("gpt2"), sizes.make("gpt2")
+    batch = LARGE.batch_of("gpt2")
+    plain, model = LARGE.make("gpt2"), LARGE.make("gpt2")
     model.load_state_dict(plain.state_dict())
     config = memscale.Config(memory_budget_gb=0.040)
     with caplog.at_level(logging.INFO, "memscale"):
@@ -211,13 +261,13 @@ def test_a_larger_batch_gets_a_plan_of_its_own(caplog, recomputed):
             assert plan.predicted_peak_bytes <= plan.budget_bytes - plan.margin_bytes
             assert bool(recomputed) == (n == 2)
     memscale.detach(model)
-    said = [record.message for record in caplog.records if "batches of" in record.message]
+    said = [record.message for record in caplog.records if "for batches like" in record.message]
     assert len(said) == 2  # one for each shape, not for each batch
 
 
 def test_a_batch_that_cannot_fit_is_refused_before_it_runs():
-    batch = sizes.batch_of("gpt2")
-    model = memscale.wrap(sizes.make("gpt2"), config_of(0.040))
+    batch = LARGE.batch_of("gpt2")
+    model = memscale.wrap(LARGE.make("gpt2"), config_of(0.040))
     gradients(model, batch)
     with pytest.raises(memscale.BudgetError):
         gradients(model, repeated(batch, 64))
@@ -226,18 +276,18 @@ def test_a_batch_that_cannot_fit_is_refused_before_it_runs():
 
 
 def test_smaller_batches_cost_nothing(monkeypatch):
-    batch = repeated(sizes.batch_of("gpt2"), 2)
-    model = memscale.wrap(sizes.make("gpt2"), config_of(0.040))
+    batch = repeated(LARGE.batch_of("gpt2"), 2)
+    model = memscale.wrap(LARGE.make("gpt2"), config_of(0.040))
     gradients(model, batch)
     plan = model._memscale_executor.plan
     monkeypatch.setattr(_planner, "profile_step", None)  # whoever profiles again fails
     for n in (1, 2, 1):
-        gradients(model, repeated(sizes.batch_of("gpt2"), n))
+        gradients(model, repeated(LARGE.batch_of("gpt2"), n))
         assert model._memscale_executor.plan is plan
 
 
 def long_gpt2():
-    model = sizes.make("gpt2")
+    model = LARGE.make("gpt2")
     model.transformer.wpe = nn.Embedding(256, model.config.n_embd)
     return model
 
@@ -251,7 +301,7 @@ def test_lengths_are_profiled_once(monkeypatch):
     memscale.wrap(model, config_of(0.040))
     used = set()
     for length in (40, 64, 72, 100, 40, 128, 96, 131, 64):
-        ids = sizes.tokens(4, length)
+        ids = LARGE.tokens(4, length)
         batch = ((), {"input_ids": ids, "labels": ids})
         zoo.assert_same(gradients(plain, batch), gradients(model, batch))
         plan = model._memscale_executor.plan
@@ -289,24 +339,24 @@ def test_other_dimensions_count_too(monkeypatch):
 
 
 def test_shapes_that_cannot_be_analysed_keep_the_plan(monkeypatch):
-    model = memscale.wrap(sizes.make("gpt2"), config_of(0.060))
-    gradients(model, sizes.batch_of("gpt2"))
+    model = memscale.wrap(LARGE.make("gpt2"), config_of(0.060))
+    gradients(model, LARGE.batch_of("gpt2"))
     plan = model._memscale_executor.plan
 
     def fail(*args, **named):
         raise memscale.MemScaleError("no")
 
     monkeypatch.setattr(_planner, "profile_step", fail)
-    gradients(model, repeated(sizes.batch_of("gpt2"), 2))
+    gradients(model, repeated(LARGE.batch_of("gpt2"), 2))
     assert model._memscale_executor.plan is plan
 
 
 def test_evaluation_is_left_alone():
-    model = memscale.wrap(sizes.make("gpt2"), config_of(0.040))
-    gradients(model, sizes.batch_of("gpt2"))
+    model = memscale.wrap(LARGE.make("gpt2"), config_of(0.040))
+    gradients(model, LARGE.batch_of("gpt2"))
     plan = model._memscale_executor.plan
     with torch.no_grad():
-        args, kwargs = repeated(sizes.batch_of("gpt2"), 64)
+        args, kwargs = repeated(LARGE.batch_of("gpt2"), 64)
         model(*args, **kwargs)
     assert model._memscale_executor.plan is plan
 

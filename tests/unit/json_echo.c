@@ -1,9 +1,29 @@
 /* json_echo.c - the writer of json.h driven by a document of its reader.
  *
- * Every type of value is written by the function that is meant for it, so a document that comes back changed shows a
- * reader and a writer that disagree.
+ * A document that comes back changed shows that reader and writer disagree. The library itself writes no fractions and
+ * no numbers above INT64_MAX; those are put into text here.
  */
 #include "json_echo.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* The shortest text that reads back as the same number, and as one with a fraction. */
+static void put_double(ms__json_writer *w, const char *key, double value) {
+    char text[48];
+    (void)snprintf(text, sizeof text - 2, "%.17g", value);
+    for (char *c = text; *c != '\0'; c++)
+        if (*c == ',') *c = '.'; /* a locale's decimal comma */
+    if (strpbrk(text, ".eE") == NULL) (void)strcat(text, ".0");
+    ms__json_put_literal(w, key, text);
+}
+
+static void put_uint(ms__json_writer *w, const char *key, uint64_t value) {
+    char text[32];
+    (void)snprintf(text, sizeof text, "%" PRIu64, value);
+    ms__json_put_literal(w, key, text);
+}
 
 static void put_value(ms__json_writer *w, const char *key, const ms__json *value);
 
@@ -17,7 +37,7 @@ static void put_container(ms__json_writer *w, const char *key, const ms__json *v
 static void put_value(ms__json_writer *w, const char *key, const ms__json *value) {
     switch (value->type) {
     case MS__JSON_NULL:
-        ms__json_put_null(w, key);
+        ms__json_put_literal(w, key, "null");
         break;
     case MS__JSON_BOOL:
         ms__json_put_bool(w, key, value->boolean);
@@ -26,10 +46,10 @@ static void put_value(ms__json_writer *w, const char *key, const ms__json *value
         ms__json_put_int(w, key, value->integer);
         break;
     case MS__JSON_UINT:
-        ms__json_put_uint(w, key, value->uinteger);
+        put_uint(w, key, value->uinteger);
         break;
     case MS__JSON_DOUBLE:
-        ms__json_put_double(w, key, value->real);
+        put_double(w, key, value->real);
         break;
     case MS__JSON_STRING:
         ms__json_put_string(w, key, value->string, value->n);

@@ -8,11 +8,15 @@
 
 #define SUITE_LIST(X)                                                                                                  \
     X(status)                                                                                                          \
+    X(structs)                                                                                                         \
+    X(fields)                                                                                                          \
     X(log)                                                                                                             \
     X(arena)                                                                                                           \
     X(vec)                                                                                                             \
     X(hash)                                                                                                            \
     X(intern)                                                                                                          \
+    X(names)                                                                                                           \
+    X(text)                                                                                                            \
     X(json_read)                                                                                                       \
     X(json_write)                                                                                                      \
     X(prim)                                                                                                            \
@@ -25,6 +29,7 @@
     X(hw_json)                                                                                                         \
     X(models)                                                                                                          \
     X(rates)                                                                                                           \
+    X(target)                                                                                                          \
     X(units)                                                                                                           \
     X(profile)                                                                                                         \
     X(ops)                                                                                                             \
@@ -34,13 +39,21 @@
     X(sim)                                                                                                             \
     X(shapes)                                                                                                          \
     X(frontier)                                                                                                        \
-    X(levers)                                                                                                          \
-    X(overlay)                                                                                                         \
+    X(order)                                                                                                           \
+    X(actions)                                                                                                         \
+    X(sim_link)                                                                                                        \
+    X(model_options)                                                                                                   \
+    X(sim_actions)                                                                                                     \
     X(chain)                                                                                                           \
+    X(search)                                                                                                          \
     X(decide)                                                                                                          \
-    X(trade)                                                                                                           \
+    X(appraise)                                                                                                        \
+    X(explain)                                                                                                         \
+    X(pareto)                                                                                                          \
+    X(shape_plans)                                                                                                     \
     X(plan)                                                                                                            \
-    X(plan_json)
+    X(plan_json)                                                                                                       \
+    X(shape_plans) X(settings) X(advise) X(predict) X(fit_shapes)
 
 #define DECLARE_SUITE(subject) extern const test_suite subject##_suite;
 SUITE_LIST(DECLARE_SUITE)

@@ -1,6 +1,6 @@
 /* plans.h - small models for the tests of plans, whose every figure is known.
  *
- * Bytes are exact; budgets count in grains of 512 bytes here, so sizes are multiples of 1024 where it matters.
+ * Bytes are exact.
  */
 #ifndef TESTS_PLANS_H
 #define TESTS_PLANS_H

@@ -152,7 +152,7 @@ ms_profile *shaped_profile(ms__shape shape, oddity odd) {
                                   .unit_names = names,
                                   .unit_param_bytes = sizes,
                                   .n_units = odd == ONE_UNIT ? 1 : 2,
-                                  .kept = &traces[0],
+                                  .plain = &traces[0],
                                   .recomputed = odd == NO_RECOMPUTED ? NULL : &traces[1],
                                   .batch = shape.batch,
                                   .length = shape.length};

@@ -15,7 +15,7 @@ void in_phase(script *s, int64_t phase) {
 
 void in_unit(script *s, int64_t unit) { say(s, MS_TRACE_UNIT, unit, 0); }
 
-void repeating(script *s, int64_t unit) { say(s, MS_TRACE_REPEAT, unit, 0); }
+void repeating(script *s, int64_t unit) { say(s, MS_TRACE_RECOMPUTE, unit, 0); }
 
 void compute(script *s, const char *name) {
     s->names[s->n_ops] = name;
@@ -137,7 +137,7 @@ ms_status try_profile(const script *kept, const script *recomputed, ms_profile *
                                   .unit_names = names,
                                   .unit_param_bytes = sizes,
                                   .n_units = 2,
-                                  .kept = &first,
+                                  .plain = &first,
                                   .recomputed = recomputed == NULL ? NULL : &second,
                                   .batch = 4,
                                   .length = 128};

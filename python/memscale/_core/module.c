@@ -2,7 +2,9 @@
  *
  * Multi-phase initialisation; everything that lives longer than a call is in core_state.
  */
+#include "bind/bind.h"
 #include "core.h"
+#include "recompute/recompute.h"
 
 #include <string.h>
 
@@ -29,6 +31,8 @@ static PyObject *exception_for(const core_state *state, ms_status status) {
 }
 
 PyObject *core_raise(core_state *state, ms_status status) {
+    ms_error_info info = {.struct_bytes = sizeof info};
+    if (ms_error_get_info(&info) != MS_OK) info.needed_bytes = 0;
     const char *message = ms_error_message();
     PyObject *type = exception_for(state, status);
     if (message[0] == '\0') message = ms_status_text(status);
@@ -38,7 +42,7 @@ PyObject *core_raise(core_state *state, ms_status status) {
     Py_XDECREF(text);
     if (error == NULL) return NULL;
     if (status == MS_E_BUDGET) {
-        PyObject *bytes = PyLong_FromLongLong(ms_error_value());
+        PyObject *bytes = PyLong_FromLongLong(info.needed_bytes);
         int failed = bytes == NULL || PyObject_SetAttr(error, state->str_smallest_peak_bytes, bytes) < 0;
         Py_XDECREF(bytes);
         if (failed) {
@@ -55,10 +59,6 @@ int core_check_count(const char *name, Py_ssize_t given, Py_ssize_t wanted) {
     if (given == wanted) return 1;
     PyErr_Format(PyExc_TypeError, "%s() takes %zd arguments, %zd given", name, wanted, given);
     return 0;
-}
-
-int core_is_tensor(const core_state *state, PyObject *object) {
-    return state->tensor_type != NULL && PyType_IsSubtype(Py_TYPE(object), (PyTypeObject *)state->tensor_type);
 }
 
 PyDoc_STRVAR(bind_doc, "bind(bindings)\n--\n\n"
@@ -100,19 +100,6 @@ static PyObject *bind(PyObject *module, PyObject *bindings) {
     Py_RETURN_NONE;
 }
 
-PyObject *core_read(const core_state *state, PyObject *tensor, PyObject *descriptor, PyObject *name) {
-    PyTypeObject *type = Py_TYPE(tensor);
-    int is_torchs = type == (PyTypeObject *)state->tensor_type || type == (PyTypeObject *)state->parameter_type;
-    descrgetfunc get = is_torchs ? (descrgetfunc)PyType_GetSlot(Py_TYPE(descriptor), Py_tp_descr_get) : NULL;
-    return get == NULL ? PyObject_GetAttr(tensor, name) : get(descriptor, tensor, (PyObject *)type);
-}
-
-int core_is_true(PyObject *value) {
-    int truth = value == NULL ? -1 : PyObject_IsTrue(value);
-    Py_XDECREF(value);
-    return truth;
-}
-
 int core_check_bound(const core_state *state) {
     if (state->note_numpy != NULL) return 0;
     PyErr_SetString(PyExc_RuntimeError, "bind() has not been called");
@@ -147,8 +134,8 @@ static PyObject *set_random_lock(PyObject *module, PyObject *lock) {
 }
 
 PyDoc_STRVAR(set_observer_doc, "set_observer(callback)\n--\n\n"
-                               "Call callback(unit) before a unit is computed again; None: nobody. Returns "
-                               "what was set before.");
+                               "Call callback(unit) before a unit is recomputed; None: call nothing. Returns what "
+                               "was set before.");
 
 static PyObject *set_observer(PyObject *module, PyObject *callback) {
     return set_object(&core_get_state(module)->observer, callback);
@@ -194,31 +181,28 @@ static PyObject *set_log(PyObject *module, PyObject *callback) {
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(unpack_doc, "unpack(record)\n--\n\nThe tensor that a Frame packed; runs its recomputation if need be.");
+PyDoc_STRVAR(unpack_doc, "unpack(handle)\n--\n\nThe saved tensor of a handle; recomputes it if need be.");
 PyDoc_STRVAR(tensors_doc, "tensors_in(obj)\n--\n\nThe tensors in nested tuples, lists, dicts and dataclasses.");
 PyDoc_STRVAR(hw_detect_doc, "hw_detect(root)\n--\n\nThis host as a JSON record; root stands before every path read.");
 PyDoc_STRVAR(hw_from_json_doc, "hw_from_json(text)\n--\n\nCheck a host record and give it back in canonical form.");
 PyDoc_STRVAR(checksum_doc, "checksum(data)\n--\n\nThe checksum of bytes, as Gpu.checksum has it of device memory.");
 PyDoc_STRVAR(gpu_models_doc, "gpu_models()\n--\n\nThe GPUs that are known by their data sheets, a dict each.");
 PyDoc_STRVAR(gpu_model_doc, "gpu_model(name)\n--\n\nOne of them, by its key or any usual spelling of its name.");
-PyDoc_STRVAR(rates_of_model_doc, "rates_of_model(name)\n--\n\nWhat can be expected of such a GPU, as JSON text.");
-PyDoc_STRVAR(rates_from_json_doc, "rates_from_json(text)\n--\n\nCheck rates and give them back in canonical form.");
 PyDoc_STRVAR(find_units_doc, "find_units(parents, class_hashes, own_hashes, param_bytes, flags)\n--\n\n"
-                             "Indices of the units of a model. Arguments are bytes of 64-bit integers, flags of 32.");
+                             "The units of a model as tuples (index, UNIT_BLOCK or 0). Arguments are bytes of 64-bit "
+                             "integers, flags of 32.");
 PyDoc_STRVAR(hash64_doc, "hash64(data)\n--\n\nA stable 64-bit hash of bytes.");
-#define REQUEST                                                                                                        \
-    "profile, half_profile, rates, n_multiprocessors, budget_bytes, margin_bytes, host_limit_bytes, slowdown_ppm, "    \
-    "may_change, actions, states, simulation, flags"
-PyDoc_STRVAR(plan_create_doc, "plan_create(" REQUEST ")\n--\n\nDecide what is done to each unit.");
-PyDoc_STRVAR(plan_pareto_doc, "plan_pareto(" REQUEST ", capacity)\n--\n\n"
-                              "Tuples (peak_bytes, step_ns, host_bytes, n_changed, state), the fastest first.");
-PyDoc_STRVAR(guard_create_doc, "guard_create(" REQUEST ", plan)\n--\n\n"
-                               "Watch over a plan that was made from this request: other shapes get other plans.");
-PyDoc_STRVAR(profile_from_units_doc, "profile_from_units(units, state_bytes, outside_bytes)\n--\n\n"
+PyDoc_STRVAR(profile_from_units_doc, "profile_from_units(units, resident_bytes, outside_bytes)\n--\n\n"
                                      "A profile without a step. units: tuples (name, param_bytes, saved_bytes, "
                                      "input_bytes, n_rows, flags).");
+PyDoc_STRVAR(fit_shapes_doc, "fit_shapes(batch, length)\n--\n\n"
+                             "Shapes (batch, length) at which a step is profiled for profile_fit().");
+PyDoc_STRVAR(next_batch_doc,
+             "next_batch(*, fits, too_large, limit_bytes, n_tried)\n--\n\n"
+             "The batch to try next, 0: none. fits: (batch, bytes) of the largest that is known to fit; "
+             "too_large: of the smallest that does not.");
 PyDoc_STRVAR(plan_from_json_doc, "plan_from_json(text)\n--\n\nA plan that was saved by Plan.to_json().");
-PyDoc_STRVAR(profile_from_traces_doc, "profile_from_traces(names, param_bytes, kept, recomputed, batch, length)\n--\n\n"
+PyDoc_STRVAR(profile_from_traces_doc, "profile_from_traces(names, param_bytes, flags, plain, recomputed, shape)\n--\n\n"
                                       "A profile from the traces of a step, the second or None.");
 PyDoc_STRVAR(profile_from_json_doc, "profile_from_json(text)\n--\n\nA profile that was saved by Profile.to_json().");
 PyDoc_STRVAR(profile_fit_doc,
@@ -238,21 +222,22 @@ static PyMethodDef functions[] = {
     {"hw_from_json", core_hw_from_json, METH_O, hw_from_json_doc},
     {"gpu_models", core_gpu_models, METH_NOARGS, gpu_models_doc},
     {"gpu_model", core_gpu_model, METH_O, gpu_model_doc},
-    {"rates_of_model", core_rates_of_model, METH_O, rates_of_model_doc},
-    {"rates_from_json", core_rates_from_json, METH_O, rates_from_json_doc},
+    {"capability_has_bf16", core_capability_has_bf16, METH_O,
+     PyDoc_STR("capability_has_bf16(capability)\n--\n\nDoes such a GPU compute in bfloat16 itself?")},
+    {"capability_has_fp16", core_capability_has_fp16, METH_O,
+     PyDoc_STR("capability_has_fp16(capability)\n--\n\nDoes such a GPU compute in float16 itself?")},
     {"find_units", FAST(core_find_units), METH_FASTCALL, find_units_doc},
     {"hash64", core_hash64, METH_O, hash64_doc},
     {"checksum", core_checksum, METH_O, checksum_doc},
-    {"plan_create", FAST(core_plan_create), METH_FASTCALL, plan_create_doc},
-    {"plan_pareto", FAST(core_plan_pareto), METH_FASTCALL, plan_pareto_doc},
     {"profile_from_units", FAST(core_profile_from_units), METH_FASTCALL, profile_from_units_doc},
     {"plan_from_json", core_plan_from_json, METH_O, plan_from_json_doc},
     {"profile_from_traces", FAST(core_profile_from_traces), METH_FASTCALL, profile_from_traces_doc},
     {"profile_from_json", core_profile_from_json, METH_O, profile_from_json_doc},
+    {"format_bytes", core_format_bytes, METH_O, PyDoc_STR("format_bytes(n)\n--\n\nA size for people: 10.6 GB.")},
+    {"format_ns", core_format_ns, METH_O, PyDoc_STR("format_ns(n)\n--\n\nA time for people: 7.70 ms.")},
+    {"fit_shapes", FAST(core_fit_shapes), METH_FASTCALL, fit_shapes_doc},
+    {"next_batch", FAST(core_next_batch), METH_VARARGS | METH_KEYWORDS, next_batch_doc},
     {"profile_fit", core_profile_fit, METH_O, profile_fit_doc},
-    {"guard_create", FAST(core_guard_create), METH_FASTCALL, guard_create_doc},
-    {"action_name", core_action_name, METH_O, PyDoc_STR("action_name(action)\n--\n\nThe name of an action.")},
-    {"state_name", core_model_option_name, METH_O, PyDoc_STR("state_name(flag)\n--\n\nThe name of one state flag.")},
     {NULL, NULL, 0, NULL},
 };
 
@@ -266,33 +251,25 @@ static int add_constants(PyObject *module) {
         {"MODULE_OPAQUE", MS_MODULE_OPAQUE},
         {"UNIT_ELIGIBLE", MS_UNIT_ELIGIBLE},
         {"UNIT_RUN", MS_UNIT_RUN},
-        {"PLAN_FORCE", MS_PLAN_FORCE},
-        {"PLAN_FASTEST", MS_PLAN_FASTEST},
-        {"PLAN_RECOMPUTE_ALL", MS_PLAN_RECOMPUTE_ALL},
+        {"UNIT_BLOCK", MS_UNIT_BLOCK},
         {"ACTION_KEEP", MS_ACTION_KEEP},
-        {"ACTION_RECOMPUTE", MS_ACTION_RECOMPUTE},
-        {"ACTION_KEEP_BOTH", MS_ACTION_RECOMPUTE_EXCEPT_BOTH},
-        {"ACTION_KEEP_PRODUCTS", MS_ACTION_RECOMPUTE_EXCEPT_PRODUCTS},
-        {"ACTION_KEEP_ATTENTION", MS_ACTION_RECOMPUTE_EXCEPT_ATTENTION},
-        {"ACTION_OFFLOAD", MS_ACTION_OFFLOAD},
-        {"ACTION_OFFLOAD_NOW", MS_ACTION_OFFLOAD_BLOCKING},
-        {"ACTION_RECOMPUTE_OFFLOAD", MS_ACTION_RECOMPUTE_OFFLOAD},
-        {"ACTION_RECOMPUTE_OFFLOAD_NOW", MS_ACTION_RECOMPUTE_OFFLOAD_BLOCKING},
-        {"ACTION_TILE", MS_ACTION_TILE},
-        {"STATE_HALF", MS_MODEL_HALF},
-        {"STATE_8BIT", MS_MODEL_8BIT},
-        {"STATE_OFFLOAD", MS_MODEL_OFFLOAD},
-        {"STATE_OFFLOAD_GRADIENTS", MS_MODEL_OFFLOAD_GRADIENTS},
-        {"STATE_TILE_LOSS", MS_MODEL_TILE_LOSS},
+        {"MODEL_HALF", MS_MODEL_HALF},
+        {"TECHNIQUE_RECOMPUTE", MS_TECHNIQUE_RECOMPUTE},
+        {"TECHNIQUE_OFFLOAD", MS_TECHNIQUE_OFFLOAD},
+        {"TECHNIQUE_TILE", MS_TECHNIQUE_TILE},
+        {"TECHNIQUE_HALF", MS_TECHNIQUE_HALF},
+        {"TECHNIQUE_8BIT", MS_TECHNIQUE_8BIT},
+        {"TRACE_OP", MS_TRACE_OP},
+        {"TRACE_ALLOC", MS_TRACE_ALLOC},
+        {"TRACE_FREE", MS_TRACE_FREE},
+        {"TRACE_UNIT", MS_TRACE_UNIT},
+        {"TRACE_PHASE", MS_TRACE_PHASE},
+        {"TRACE_RECOMPUTE", MS_TRACE_RECOMPUTE},
         {"SIMULATE_ALLOCATOR", MS_SIMULATE_ALLOCATOR},
         {"SIMULATE_ENGINE_THREAD", MS_SIMULATE_ENGINE_THREAD},
         {"SIMULATE_FUSED", MS_SIMULATE_FUSED},
         {"SIMULATE_RESUMED", MS_SIMULATE_RESUMED},
         {"SIMULATE_KEEP_GRADIENTS", MS_SIMULATE_KEEP_GRADIENTS},
-        {"KEEP_ATTENTION", MS_KEEP_ATTENTION},
-        {"KEEP_PRODUCTS", MS_KEEP_PRODUCTS},
-        {"KEEP_ALL", MS_KEEP_ALL},
-        {"RATES_VERSION", MS_RATES_VERSION},
         {"RATES_MEASURED", MS_RATES_MEASURED},
     };
     for (size_t i = 0; i < sizeof constants / sizeof *constants; i++)
@@ -335,11 +312,11 @@ static int exec_module(PyObject *module) {
     core_state *state = core_get_state(module);
     memset(state, 0, sizeof *state);
     if (intern_names(state) < 0 || add_constants(module) < 0 || add_exceptions(module, state) < 0) return -1;
-    if (core_add_frame(module, state) < 0 || core_add_modules(module, state) < 0) return -1;
-    if (core_add_conditions(module, state) < 0 || core_add_unit(module, state) < 0 || core_add_call(module, state) < 0)
-        return -1;
-    if (core_add_profile(module, state) < 0 || core_add_plan(module, state) < 0 || core_add_guard(module, state) < 0 ||
-        core_add_gpu(module, state) < 0)
+    if (core_add_saved(module, state) < 0 || core_add_modules(module, state) < 0) return -1;
+    if (core_add_randomness(module, state) < 0 || core_add_unit(module, state) < 0) return -1;
+    if (core_add_profile(module, state) < 0 || core_add_plan(module, state) < 0 || core_add_device(module, state) < 0 ||
+        core_add_request(module, state) < 0 || core_add_shape_plans(module, state) < 0 ||
+        core_add_gpu(module, state) < 0 || core_add_tables(module, state) < 0)
         return -1;
     state->unpack = PyObject_GetAttrString(module, "unpack");
     return state->unpack == NULL ? -1 : 0;
@@ -350,11 +327,14 @@ static int exec_module(PyObject *module) {
     X(error)                                                                                                           \
     X(budget_error)                                                                                                    \
     X(stop)                                                                                                            \
-    X(frame_type)                                                                                                      \
+    X(handle_type)                                                                                                     \
     X(saved_type)                                                                                                      \
     X(plan_type)                                                                                                       \
     X(profile_type)                                                                                                    \
-    X(guard_type)                                                                                                      \
+    X(rates_type)                                                                                                      \
+    X(device_type)                                                                                                     \
+    X(request_type)                                                                                                    \
+    X(shape_plans_type)                                                                                                \
     X(modules_type)                                                                                                    \
     X(unit_type)                                                                                                       \
     X(call_type)                                                                                                       \

@@ -107,6 +107,18 @@ TEST(an_arena_can_be_used_again) {
     }
 }
 
-SUITE(arena, CASE(every_size_is_aligned_and_zeroed), CASE(nothing_moves_when_it_grows),
+TEST(several_arrays) {
+    ms__arena arena = {0};
+    int64_t *numbers = NULL;
+    char *bytes = NULL, *none = NULL;
+    CHECK_STATUS(ms__arena_arrays(&arena, MS__ARRAY(numbers, 3), MS__ARRAY(bytes, 5), MS__ARRAY(none, 0)), MS_OK);
+    CHECK(numbers != NULL && bytes != NULL && none != NULL);
+    for (int i = 0; i < 3; i++) CHECK_EQ_INT(numbers[i], 0);
+    for (int i = 0; i < 5; i++) CHECK_EQ_INT(bytes[i], 0);
+    CHECK_STATUS(ms__arena_arrays(&arena, MS__ARRAY(bytes, 1), MS__ARRAY(numbers, SIZE_MAX / 2)), MS_E_NO_MEMORY);
+    ms__arena_free(&arena);
+}
+
+SUITE(arena, CASE(several_arrays), CASE(every_size_is_aligned_and_zeroed), CASE(nothing_moves_when_it_grows),
       CASE(large_requests_get_their_block), CASE(an_exact_fit_does_not_spill), CASE(impossible_sizes_are_errors),
       CASE(arrays_check_their_product), CASE(strings_are_copied_and_terminated), CASE(an_arena_can_be_used_again));

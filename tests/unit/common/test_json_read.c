@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "common/json.h"
+#include "error_info.h"
 
 #define TEXT(literal) literal, sizeof(literal) - 1
 
@@ -35,7 +36,7 @@ static void check_refused(const char *text, size_t n_bytes) {
     if (status != MS_E_PARSE || document != NULL)
         test_fail(__FILE__, __LINE__, "%s for: %.*s", ms_status_name(status), (int)n_bytes, text);
     CHECK(ms_error_message()[0] != '\0');
-    CHECK(ms_error_value() >= 0 && ms_error_value() <= (int64_t)n_bytes);
+    CHECK(error_info().byte_offset >= 0 && error_info().byte_offset <= (int64_t)n_bytes);
     ms__arena_free(&arena);
 }
 
@@ -50,7 +51,7 @@ static const ms__json *check_read(ms__arena *arena, const char *text, size_t n_b
 
 static void check_refused_at(const char *text, int64_t offset) {
     check_refused(text, strlen(text));
-    CHECK_EQ_INT(ms_error_value(), offset);
+    CHECK_EQ_INT(error_info().byte_offset, offset);
 }
 
 static void check_string(const char *text, size_t n_bytes, const char *wanted, size_t n_wanted) {

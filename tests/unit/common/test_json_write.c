@@ -29,10 +29,10 @@ TEST(layout) {
     ms__json_writer w = {0};
     ms__json_begin_object(&w, NULL);
     ms__json_put_int(&w, "int", INT64_MIN);
-    ms__json_put_uint(&w, "uint", UINT64_MAX);
+    ms__json_put_literal(&w, "literal", "18446744073709551615");
     ms__json_put_bool(&w, "yes", true);
     ms__json_put_bool(&w, "no", false);
-    ms__json_put_null(&w, "null");
+    ms__json_put_literal(&w, "null", "null");
     ms__json_put_string(&w, "text", "abc", 2);
     ms__json_begin_array(&w, "empty");
     ms__json_end_array(&w);
@@ -44,7 +44,7 @@ TEST(layout) {
     ms__json_end_object(&w);
     char *text = finish(&w);
     CHECK_EQ_STR(text,
-                 "{\n  \"int\": -9223372036854775808,\n  \"uint\": 18446744073709551615,\n  \"yes\": true,\n"
+                 "{\n  \"int\": -9223372036854775808,\n  \"literal\": 18446744073709551615,\n  \"yes\": true,\n"
                  "  \"no\": false,\n  \"null\": null,\n  \"text\": \"ab\",\n  \"empty\": [],\n  \"list\": [\n    1,\n"
                  "    {}\n  ]\n}\n");
     ms_free(text);
@@ -62,7 +62,7 @@ TEST(rows) {
     ms__json_begin_row(&w, NULL);
     ms__json_put_bool(&w, NULL, true);
     ms__json_begin_object(&w, NULL);
-    ms__json_put_null(&w, "a");
+    ms__json_put_literal(&w, "a", "null");
     ms__json_end_object(&w);
     ms__json_end_row(&w);
     ms__json_put_string(&w, NULL, "b", 1);
@@ -115,11 +115,16 @@ TEST(keys_are_escaped_too) {
     ms_free(text);
 }
 
+static char *echo_double(double value) {
+    const ms__json number = {.type = MS__JSON_DOUBLE, .real = value};
+    char *text = NULL;
+    CHECK_STATUS(json_echo(&number, &text), MS_OK);
+    return text;
+}
+
 static void check_double(double value) {
-    ms__json_writer w = {0};
-    ms__json_put_double(&w, NULL, value);
-    char *text = finish(&w);
     ms__arena arena = {0};
+    char *text = echo_double(value);
     const ms__json *back = read_back(&arena, text);
     CHECK_EQ_INT(back->type, MS__JSON_DOUBLE);
     CHECK(memcmp(&back->real, &value, sizeof value) == 0);
@@ -167,27 +172,11 @@ TEST(doubles_ignore_the_locale) {
                                         "fr_FR.utf8",  "de_DE",      "nl_NL.utf8"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (setlocale(LC_ALL, names[i]) == NULL || localeconv()->decimal_point[0] != ',') continue;
-        ms__json_writer w = {0};
-        ms__json_put_double(&w, NULL, 1234567.5);
-        char *text = finish(&w);
+        char *text = echo_double(1234567.5);
         CHECK_EQ_STR(text, "1234567.5\n");
         ms_free(text);
         check_doubles();
         return;
-    }
-}
-
-TEST(what_is_not_finite_is_null) {
-    static const double values[] = {INFINITY, -INFINITY, NAN};
-    for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
-        ms__json_writer w = {0};
-        ms__json_begin_object(&w, NULL);
-        ms__json_put_double(&w, "x", values[i]);
-        ms__json_put_int(&w, "y", 1);
-        ms__json_end_object(&w);
-        char *text = finish(&w);
-        CHECK_EQ_STR(text, "{\n  \"x\": null,\n  \"y\": 1\n}\n");
-        ms_free(text);
     }
 }
 
@@ -207,5 +196,4 @@ TEST(a_document_echoes) {
 
 SUITE(json_write, CASE(layout), CASE(rows), CASE(a_writer_can_be_used_again),
       CASE(every_byte_that_may_be_in_a_string_comes_back), CASE(keys_are_escaped_too),
-      CASE(doubles_come_back_bit_for_bit), CASE(doubles_ignore_the_locale), CASE(what_is_not_finite_is_null),
-      CASE(a_document_echoes));
+      CASE(doubles_come_back_bit_for_bit), CASE(doubles_ignore_the_locale), CASE(a_document_echoes));

@@ -1,6 +1,6 @@
 /* test_log.c - the logging sink: levels, long messages, several threads at once.
  *
- * The last two tests are also there for ThreadSanitizer: a sink is set and used without a lock.
+ * The last three tests are also there for ThreadSanitizer: a sink is set and used without a lock.
  */
 #include "runner.h"
 
@@ -40,6 +40,25 @@ TEST(a_sink_hears_until_it_is_taken_away) {
     ms_log_set_sink(NULL);
     ms__log(MS_LOG_WARNING, "unheard");
     CHECK_EQ_INT(h.n, 1);
+}
+
+TEST(a_sink_is_copied) {
+    heard h = {0};
+    ms_log_sink sink = {.write = hear, .user = &h};
+    ms_log_set_sink(&sink);
+    memset(&sink, 0xA5, sizeof sink);
+    ms__log(MS_LOG_INFO, "hello");
+    CHECK_EQ_STR(h.message, "hello");
+}
+
+TEST(the_last_of_many_sinks_is_used) {
+    heard h[20] = {{0}};
+    for (int i = 0; i < 20; i++) {
+        ms_log_set_sink(&(ms_log_sink){.write = hear, .user = &h[i]});
+        if (i % 3 == 0) ms_log_set_sink(NULL);
+    }
+    ms__log(MS_LOG_INFO, "hello");
+    for (int i = 0; i < 20; i++) CHECK_EQ_INT(h[i].n, i == 19);
 }
 
 TEST(a_sink_replaces_another) {
@@ -114,6 +133,37 @@ TEST(a_sink_may_change_while_threads_write) {
     CHECK_EQ_INT(atomic_load(&first) + atomic_load(&second), N_THREADS * N_MESSAGES);
 }
 
-SUITE(log, CASE(nobody_listens_at_first), CASE(a_sink_hears_until_it_is_taken_away), CASE(a_sink_replaces_another),
-      CASE(levels_below_the_least_are_dropped), CASE(a_sink_without_a_function_is_silent), CASE(a_long_message_is_cut),
-      CASE(threads_write_at_once), CASE(a_sink_may_change_while_threads_write));
+/* A sink's function and its user belong together, whoever sets them meanwhile. */
+typedef struct pair {
+    int64_t tag;
+} pair;
+
+static const pair even = {0}, odd = {1};
+
+static void write_even(void *user, int level, const char *message) {
+    CHECK(((const pair *)user)->tag == 0 && level == MS_LOG_INFO && message[0] != '\0');
+}
+
+static void write_odd(void *user, int level, const char *message) {
+    CHECK(((const pair *)user)->tag == 1 && level == MS_LOG_INFO && message[0] != '\0');
+}
+
+static void *set_often(void *unused) {
+    for (int i = 0; i < N_MESSAGES; i++)
+        ms_log_set_sink(i % 2 == 0 ? &(ms_log_sink){.write = write_even, .user = (void *)&even}
+                                   : &(ms_log_sink){.write = write_odd, .user = (void *)&odd});
+    return unused;
+}
+
+TEST(sinks_are_never_mixed) {
+    pthread_t writers[N_THREADS], setters[2];
+    for (int i = 0; i < 2; i++) CHECK(pthread_create(&setters[i], NULL, set_often, NULL) == 0);
+    for (int i = 0; i < N_THREADS; i++) CHECK(pthread_create(&writers[i], NULL, say_much, NULL) == 0);
+    for (int i = 0; i < 2; i++) CHECK(pthread_join(setters[i], NULL) == 0);
+    for (int i = 0; i < N_THREADS; i++) CHECK(pthread_join(writers[i], NULL) == 0);
+}
+
+SUITE(log, CASE(nobody_listens_at_first), CASE(a_sink_hears_until_it_is_taken_away), CASE(a_sink_is_copied),
+      CASE(the_last_of_many_sinks_is_used), CASE(a_sink_replaces_another), CASE(levels_below_the_least_are_dropped),
+      CASE(a_sink_without_a_function_is_silent), CASE(a_long_message_is_cut), CASE(threads_write_at_once),
+      CASE(a_sink_may_change_while_threads_write), CASE(sinks_are_never_mixed));

@@ -132,7 +132,9 @@ TEST(arguments_are_checked) {
     ms_gpu_link link = {.struct_bytes = sizeof link};
     uint64_t sum = 0;
     CHECK_STATUS(ms_gpu_create(&options, NULL), MS_E_INVALID);
+    CHECK_STATUS(ms_gpu_options_init(NULL), MS_E_INVALID);
     options.struct_bytes = 8;
+    CHECK_STATUS(ms_gpu_options_init(&options), MS_E_INVALID);
     CHECK_STATUS(ms_gpu_create(&options, &gpu), MS_E_INVALID);
     CHECK(gpu == NULL && ms_gpu_count_devices(NULL) == 0);
     ms_gpu_destroy(NULL);

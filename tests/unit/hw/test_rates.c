@@ -176,6 +176,45 @@ TEST(what_is_no_record) {
     }
 }
 
+TEST(types_of_a_capability) {
+    static const struct {
+        int64_t capability;
+        int fp16, bf16;
+    } cases[] = {{-1, 0, 0}, {0, 0, 0},  {61, 0, 0}, {69, 0, 0}, {70, 1, 0},
+                 {75, 1, 0}, {79, 1, 0}, {80, 1, 1}, {120, 1, 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        CHECK_EQ_INT(ms_capability_has_fp16(cases[i].capability), cases[i].fp16);
+        CHECK_EQ_INT(ms_capability_has_bf16(cases[i].capability), cases[i].bf16);
+    }
+}
+
+TEST(guesses) {
+    static const ms_rates wanted[] = {
+        {sizeof(ms_rates), 0, 0, 64000000000, 100, 0, 0, 0, 20000, 0, 0, 0, 0, 0, 6000},
+        {sizeof(ms_rates), 0, 61, 8000000000, 4000, 0, 0, 0, 200000, 12000, 12000, 24000, 0, 3000, 6000},
+        {sizeof(ms_rates), 0, 75, 16000000000, 8000, 0, 32000, 0, 400000, 12000, 12000, 24000, 0, 3000, 6000},
+        {sizeof(ms_rates), 0, 103, 180000000000, 29600, 0, 118400, 118400, 1480000, 12000, 12000, 24000, 0, 3000, 6000},
+    };
+    static const int64_t n_multiprocessors[] = {0, 20, 40, 148};
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+        ms_rates rates = {.struct_bytes = sizeof rates};
+        const ms_rates *w = &wanted[i];
+        CHECK_STATUS(ms_rates_guess(w->capability, w->memory_bytes, n_multiprocessors[i], &rates), MS_OK);
+        CHECK(memcmp(&rates, w, sizeof rates) == 0);
+    }
+}
+
+TEST(guesses_that_make_no_sense) {
+    ms_rates rates = {.struct_bytes = sizeof rates}, untouched = rates;
+    CHECK_STATUS(ms_rates_guess(90, 1000, 10, NULL), MS_E_INVALID);
+    CHECK_STATUS(ms_rates_guess(90, 0, 10, &rates), MS_E_INVALID);
+    CHECK_STATUS(ms_rates_guess(90, 1000, 0, &rates), MS_E_INVALID);
+    CHECK_STATUS(ms_rates_guess(90, 1000, INT64_MAX, &rates), MS_E_INVALID);
+    CHECK_STATUS(ms_rates_guess(-1, 1000, 10, &rates), MS_E_INVALID);
+    CHECK_STATUS(ms_rates_guess(10000, 1000, 10, &rates), MS_E_INVALID);
+    CHECK(memcmp(&rates, &untouched, sizeof rates) == 0);
+}
+
 /* What could not be read back is not written. */
 TEST(arguments_are_checked) {
     ms_gpu_model model = {.struct_bytes = sizeof model}, small_model = {.struct_bytes = sizeof small_model - 8};
@@ -200,6 +239,7 @@ TEST(arguments_are_checked) {
     CHECK(text == NULL);
 }
 
-SUITE(rates, CASE(there_and_back), CASE(every_model_has_rates), CASE(shares_of_the_peak),
-      CASE(models_that_make_no_sense), CASE(unknown_and_missing_fields), CASE(values_out_of_range), CASE(versions),
-      CASE(what_is_no_record), CASE(arguments_are_checked));
+SUITE(rates, CASE(there_and_back), CASE(every_model_has_rates), CASE(shares_of_the_peak), CASE(types_of_a_capability),
+      CASE(guesses), CASE(guesses_that_make_no_sense), CASE(models_that_make_no_sense),
+      CASE(unknown_and_missing_fields), CASE(values_out_of_range), CASE(versions), CASE(what_is_no_record),
+      CASE(arguments_are_checked));

@@ -1,13 +1,14 @@
 /* test_decide.c - plans for the small model of steps.h: what is decided from a step, against simulations of every plan.
  *
- * Kept, its peak is 22016 and it takes 7700 ns, 1100 for each operation (test_overlay.c has the rest). The peak is in
- * backward of unit 1, where what unit 0 keeps matters.
+ * Kept, its peak is 22016 and it takes 7700 ns, 1100 for each operation (test_sim_actions.c has the rest). The peak is
+ * in backward of unit 1, where what unit 0 keeps matters.
  */
 #include "device.h"
 #include "plans.h"
 
 #include <string.h>
 
+#include "error_info.h"
 #include "steps.h"
 
 #define BASELINE 22016
@@ -16,34 +17,27 @@
 #define ALL_ACTIONS ((1U << MS_N_ACTIONS) - 1)
 #define HOST_BYTES (1 << 20)
 
-static const ms_rates rates = {.struct_bytes = sizeof(ms_rates),
-                               .memory_bytes = 1 << 30,
-                               .fp32_gflops = 10,
-                               .memory_mb_per_s = 1000,
-                               .to_device_mb_per_s = 512,
-                               .from_device_mb_per_s = 512,
-                               .launch_ns = 100,
-                               .dispatch_ns = 1000};
+static const ms_rates rates = SMALL_RATES(0);
 
 static const ms_device device = {.struct_bytes = sizeof(ms_device), .rates = &rates, .kind = MS_DEVICE_HOST};
 
 static ms_plan_request step_request(const ms_profile *profile, int64_t budget_bytes, uint32_t actions,
-                                    uint32_t states) {
+                                    uint32_t model_options) {
     ms_plan_request request = request_of(profile, budget_bytes, MS_PLAN_FASTEST);
     request.device = &device;
     request.actions = actions;
-    request.model_options = states;
+    request.model_options = model_options;
     request.host_limit_bytes = HOST_BYTES;
     return request;
 }
 
-static ms_simulation_summary simulate(const ms_profile *profile, const int32_t actions[2], uint32_t state) {
+static ms_simulation_summary simulate(const ms_profile *profile, const int32_t actions[2], uint32_t model_options) {
     ms_simulation_request request = {.struct_bytes = sizeof request,
                                      .profile = profile,
                                      .actions = actions,
                                      .n_actions = 2,
                                      .device = &device,
-                                     .model_options = state};
+                                     .model_options = model_options};
     ms_simulation_summary summary = {.struct_bytes = sizeof summary};
     ms_simulation *sim = NULL;
     CHECK_STATUS(ms_simulation_create(&request, &sim), MS_OK);
@@ -62,12 +56,12 @@ static int64_t smallest_of(const ms_plan_request *request) {
     ms_plan *plan = NULL;
     small.budget_bytes = 1;
     CHECK_STATUS(ms_plan_create(&small, &plan), MS_E_BUDGET);
-    return ms_error_value();
+    return error_info().needed_bytes;
 }
 
-static void check_plan(const ms_profile *profile, int64_t budget_bytes, uint32_t states, const ms_plan_summary *wanted,
-                       int32_t first, int32_t second) {
-    ms_plan_request request = step_request(profile, budget_bytes, ALL_ACTIONS, states);
+static void check_plan(const ms_profile *profile, int64_t budget_bytes, uint32_t model_options,
+                       const ms_plan_summary *wanted, int32_t first, int32_t second) {
+    ms_plan_request request = step_request(profile, budget_bytes, ALL_ACTIONS, model_options);
     ms_plan *plan = plan_of(&request);
     ms_plan_summary s = summary_of(plan);
     CHECK_EQ_INT(s.predicted_peak_bytes, wanted->predicted_peak_bytes);
@@ -107,18 +101,18 @@ TEST(budgets_and_their_plans) {
 }
 
 /* The loss by tiles is slower than recomputing one unit, and takes less. */
-TEST(states_and_their_plans) {
+TEST(model_options_and_their_plans) {
     static const ms_plan_summary first = {.predicted_peak_bytes = 17920, .step_ns = STEP_NS + OP_NS};
     static const ms_plan_summary loss = {
         .predicted_peak_bytes = 15744, .step_ns = STEP_NS + 2 * OP_NS, .model_options = MS_MODEL_TILE_LOSS};
     static const ms_plan_summary both = {
         .predicted_peak_bytes = 12800, .step_ns = STEP_NS + 3 * OP_NS + 6000, .model_options = MS_MODEL_TILE_LOSS};
     ms_profile *profile = two_unit_profile();
-    static const uint32_t states[] = {MS_MODEL_TILE_LOSS, MS_MODEL_ALL}; /* others take a chunk of 64 MiB */
+    static const uint32_t sets[] = {MS_MODEL_TILE_LOSS, MS_MODEL_ALL}; /* others take a chunk of 64 MiB */
     for (int i = 0; i < 2; i++) {
-        check_plan(profile, 17920, states[i], &first, MS_ACTION_RECOMPUTE, MS_ACTION_KEEP);
-        check_plan(profile, 17919, states[i], &loss, MS_ACTION_KEEP, MS_ACTION_KEEP);
-        check_plan(profile, 15743, states[i], &both, MS_ACTION_TILE, MS_ACTION_KEEP);
+        check_plan(profile, 17920, sets[i], &first, MS_ACTION_RECOMPUTE, MS_ACTION_KEEP);
+        check_plan(profile, 17919, sets[i], &loss, MS_ACTION_KEEP, MS_ACTION_KEEP);
+        check_plan(profile, 15743, sets[i], &both, MS_ACTION_TILE, MS_ACTION_KEEP);
     }
     ms_profile_destroy(profile);
 }
@@ -200,7 +194,7 @@ TEST(a_margin_stays_free) {
     ms_plan_destroy(plan);
     request.margin_bytes = BASELINE + 1001; /* more than there is */
     CHECK_STATUS(ms_plan_create(&request, &plan), MS_E_BUDGET);
-    CHECK(strstr(ms_error_message(), "stay free") != NULL);
+    CHECK(strstr(ms_error_message(), "with a margin of ") != NULL);
     ms_profile_destroy(profile);
 }
 
@@ -257,7 +251,7 @@ TEST(units_that_have_to_be_kept) {
     ms_profile_destroy(profile);
 }
 
-/* What is computed again is not known, so units are kept; states may be had. */
+/* What recomputing takes is unknown, so units are kept; model options are possible. */
 TEST(a_step_that_was_only_seen_kept) {
     script kept;
     two_units(&kept, false);
@@ -338,7 +332,7 @@ TEST(requests_that_are_refused) {
     ms_profile_destroy(units);
 }
 
-SUITE(decide, CASE(budgets_and_their_plans), CASE(states_and_their_plans), CASE(against_every_plan),
+SUITE(decide, CASE(budgets_and_their_plans), CASE(model_options_and_their_plans), CASE(against_every_plan),
       CASE(budgets_in_order), CASE(the_aim_is_a_slowdown), CASE(a_margin_stays_free), CASE(host_memory_is_limited),
       CASE(no_link), CASE(units_that_have_to_be_kept), CASE(a_step_that_was_only_seen_kept), CASE(reasons_of_a_step),
       CASE(requests_that_are_refused));

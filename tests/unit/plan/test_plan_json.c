@@ -10,7 +10,7 @@
 
 /* Reviewed like code: a change here changes every plan that is on disk. */
 static const char golden[] = "{\n"
-                             "  \"memscale_plan\": 2,\n"
+                             "  \"memscale_plan\": 3,\n"
                              "  \"baseline_peak_bytes\": 1300480,\n"
                              "  \"predicted_peak_bytes\": 1208320,\n"
                              "  \"budget_bytes\": 1228800,\n"
@@ -23,20 +23,29 @@ static const char golden[] = "{\n"
                              "  \"batch\": 0,\n"
                              "  \"length\": 0,\n"
                              "  \"skipped\": 0,\n"
-                             "  \"state\": [],\n"
+                             "  \"model_options\": [],\n"
                              "  \"flags\": [\n"
                              "    \"fastest\"\n"
                              "  ],\n"
                              "  \"peak_unit\": -1,\n"
-                             "  \"peak_phase\": 0,\n"
-                             "  \"parts\": [0,0,0,0,0,0,0,0],\n"
+                             "  \"peak_phase\": \"setup\",\n"
+                             "  \"parts\": {\n"
+                             "    \"activations\": 0,\n"
+                             "    \"parameters\": 0,\n"
+                             "    \"buffers\": 0,\n"
+                             "    \"inputs\": 0,\n"
+                             "    \"gradients\": 0,\n"
+                             "    \"optimizer_state\": 0,\n"
+                             "    \"temporaries\": 0,\n"
+                             "    \"library_workspaces\": 0\n"
+                             "  },\n"
                              "  \"units\": [\n"
                              "    {\n"
                              "      \"name\": \"embed \\\"in\\\"\",\n"
                              "      \"action\": \"keep\",\n"
-                             "      \"reason\": \"not eligible\",\n"
+                             "      \"reason\": \"not_eligible\",\n"
                              "      \"other\": \"keep\",\n"
-                             "      \"other_reason\": \"no gain\",\n"
+                             "      \"other_reason\": \"no_gain\",\n"
                              "      \"param_bytes\": 4096,\n"
                              "      \"plain_bytes\": 20480,\n"
                              "      \"held_bytes\": 20480,\n"
@@ -50,7 +59,7 @@ static const char golden[] = "{\n"
                              "      \"action\": \"recompute\",\n"
                              "      \"reason\": \"saves\",\n"
                              "      \"other\": \"keep\",\n"
-                             "      \"other_reason\": \"over budget\",\n"
+                             "      \"other_reason\": \"over_budget\",\n"
                              "      \"param_bytes\": 65536,\n"
                              "      \"plain_bytes\": 102400,\n"
                              "      \"held_bytes\": 10240,\n"
@@ -62,7 +71,7 @@ static const char golden[] = "{\n"
                              "    {\n"
                              "      \"name\": \"layers.\xC3\xA9\",\n"
                              "      \"action\": \"keep\",\n"
-                             "      \"reason\": \"not needed\",\n"
+                             "      \"reason\": \"not_needed\",\n"
                              "      \"other\": \"recompute\",\n"
                              "      \"other_reason\": \"slower\",\n"
                              "      \"param_bytes\": 65536,\n"
@@ -209,12 +218,12 @@ static void check_refused(const char *text, ms_status wanted) {
 }
 
 TEST(versions) {
-    check_refused(with("\"memscale_plan\": 2", "\"memscale_plan\": 1"), MS_E_VERSION); /* the first one */
-    check_refused(with("\"memscale_plan\": 2", "\"memscale_plan\": 3"), MS_E_VERSION);
-    check_refused("{\"memscale_plan\": 3, \"future\": true}", MS_E_VERSION);
-    CHECK(strstr(ms_error_message(), "version 3") != NULL);
-    check_refused(with("\"memscale_plan\": 2", "\"memscale_plan\": 0"), MS_E_PARSE);
-    check_refused(with("\"memscale_plan\": 2", "\"memscale_plan\": true"), MS_E_PARSE);
+    check_refused(with("\"memscale_plan\": 3", "\"memscale_plan\": 1"), MS_E_VERSION); /* the first one */
+    check_refused(with("\"memscale_plan\": 3", "\"memscale_plan\": 2"), MS_E_VERSION);
+    check_refused("{\"memscale_plan\": 4, \"future\": true}", MS_E_VERSION);
+    CHECK(strstr(ms_error_message(), "version 4") != NULL);
+    check_refused(with("\"memscale_plan\": 3", "\"memscale_plan\": 0"), MS_E_PARSE);
+    check_refused(with("\"memscale_plan\": 3", "\"memscale_plan\": true"), MS_E_PARSE);
     check_refused(with("memscale_plan", "memscale_hw"), MS_E_PARSE);
 }
 
@@ -232,11 +241,14 @@ static const char *const keys[] = {"baseline_peak_bytes",
                                    "batch",
                                    "length",
                                    "skipped",
-                                   "state",
+                                   "model_options",
                                    "flags",
                                    "peak_unit",
                                    "peak_phase",
                                    "parts",
+                                   "activations",
+                                   "optimizer_state",
+                                   "library_workspaces",
                                    "units",
                                    "name",
                                    "action",
@@ -268,12 +280,13 @@ TEST(unknown_missing_and_duplicate_keys) {
     static const char *const lines[] = {"  \"baseline_peak_bytes\": 1300480,\n",
                                         "  \"margin_bytes\": 0,\n",
                                         "  \"skipped\": 0,\n",
-                                        "  \"state\": [],\n",
+                                        "  \"model_options\": [],\n",
                                         "  \"peak_unit\": -1,\n",
-                                        "  \"parts\": [0,0,0,0,0,0,0,0],\n",
+                                        "    \"activations\": 0,\n",
+                                        ",\n    \"library_workspaces\": 0",
                                         "      \"name\": \"layers.0\",\n",
                                         "      \"action\": \"keep\",\n",
-                                        "      \"other_reason\": \"no gain\",\n",
+                                        "      \"other_reason\": \"no_gain\",\n",
                                         "      \"param_bytes\": 4096,\n",
                                         "      \"host_bytes\": 0,\n",
                                         ",\n      \"other_ns\": 0"};
@@ -290,15 +303,19 @@ TEST(wrong_types) {
         const char *value = at + strlen(keys[i]) + 3;
         (void)snprintf(old, sizeof old, "%s\": %.*s", keys[i], (int)strcspn(value, ",\n"), value);
         for (size_t j = 0; j < sizeof others / sizeof *others; j++) {
-            if (value[0] == '[' || (value[0] == '"' && j == 4)) break; /* below */
+            if (strchr("[{", value[0]) != NULL || (value[0] == '"' && j == 4)) break; /* below */
             (void)snprintf(new, sizeof new, "%s\": %s", keys[i], others[j]);
             check_refused(with(old, new), MS_E_PARSE);
         }
     }
     static const char *const lists[] = {"0", "null", "\"half\"", "[0]", "[\"half\", 1]", "[null]", "{}"};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
-        (void)snprintf(new, sizeof new, "\"state\": %s", lists[i]);
-        check_refused(with("\"state\": []", new), MS_E_PARSE);
+        (void)snprintf(new, sizeof new, "\"model_options\": %s", lists[i]);
+        check_refused(with("\"model_options\": []", new), MS_E_PARSE);
+    }
+    for (size_t i = 0; i < 6; i++) { /* the parts are no object */
+        (void)snprintf(new, sizeof new, "\"parts\": %s, \"also\": {", others[i]);
+        check_refused(with("\"parts\": {", new), MS_E_PARSE);
     }
 }
 
@@ -313,18 +330,17 @@ TEST(wrong_values) {
                  {"\"margin_bytes\": 0", "\"margin_bytes\": -1", MS_E_PARSE},
                  {"\"slowdown_ppm\": 153460", "\"slowdown_ppm\": -2305843009213693953", MS_E_PARSE},
                  {"\"skipped\": 0", "\"skipped\": 2", MS_E_PARSE},
-                 {"\"state\": []", "\"state\": [\"8 bit\"]", MS_E_PARSE},
-                 {"\"state\": []", "\"state\": [\"?\"]", MS_E_PARSE},
+                 {"\"model_options\": []", "\"model_options\": [\"8 bit\"]", MS_E_PARSE},
+                 {"\"model_options\": []", "\"model_options\": [\"?\"]", MS_E_PARSE},
                  {"\"fastest\"", "\"slowest\"", MS_E_PARSE},
                  {"\"fastest\"", "\"?\"", MS_E_PARSE},
                  {"\"peak_unit\": -1", "\"peak_unit\": -2", MS_E_PARSE},
                  {"\"peak_unit\": -1", "\"peak_unit\": 3", MS_E_PARSE}, /* there are three */
-                 {"\"peak_phase\": 0", "\"peak_phase\": 7", MS_E_PARSE},
-                 {"\"peak_phase\": 0", "\"peak_phase\": -1", MS_E_PARSE},
-                 {"[0,0,0,0,0,0,0,0]", "[0,0,0,0,0,0,0]", MS_E_PARSE},
-                 {"[0,0,0,0,0,0,0,0]", "[0,0,0,0,0,0,0,0,0]", MS_E_PARSE},
-                 {"[0,0,0,0,0,0,0,0]", "[0,0,0,\"0\",0,0,0,0]", MS_E_PARSE},
-                 {"[0,0,0,0,0,0,0,0]", "[4611686018427387905,0,0,0,0,0,0,0]", MS_E_PARSE},
+                 {"\"setup\"", "\"before\"", MS_E_PARSE},
+                 {"\"setup\"", "0", MS_E_PARSE},
+                 {"\"inputs\": 0", "\"inputs\": 0, \"colour\": 1", MS_E_PARSE},
+                 {"\"inputs\": 0", "\"inputs\": \"0\"", MS_E_PARSE},
+                 {"\"inputs\": 0", "\"inputs\": 4611686018427387905", MS_E_PARSE},
                  {"\"name\": \"layers.0\"", "\"name\": \"\"", MS_E_INVALID},
                  {"\"name\": \"layers.0\"", "\"name\": \"a\\u0000b\"", MS_E_PARSE},
                  {"\"keep\"", "\"Keep\"", MS_E_PARSE},
@@ -342,20 +358,22 @@ TEST(wrong_values) {
         check_refused(with(table[i].old, table[i].new), table[i].status);
 }
 
-/* The least and the largest of every number, every state and every flag. */
+/* The least and the largest of every number, every model option and every flag. */
 TEST(extremes_come_back) {
     static const char *const edges[][2] = {
         {"\"baseline_peak_bytes\": 1300480", "\"baseline_peak_bytes\": 4611686018427387904"},
         {"\"slowdown_ppm\": 153460", "\"slowdown_ppm\": -2305843009213693952"},
-        {"\"state\": []", "\"state\": [\"half\", \"8bit\", \"offload\", \"offload gradients\", \"tile loss\"]"},
-        {"\"fastest\"", "\"force\", \"fastest\", \"recompute all\""},
-        {"\"state\": []", "\"state\": [\"8bit\", \"8bit\"]"}, /* a set */
+        {"\"model_options\": []",
+         "\"model_options\": [\"half\", \"8bit\", \"offload\", \"offload_gradients\", \"tile_loss\"]"},
+        {"\"fastest\"", "\"force\", \"fastest\", \"recompute_all\""},
+        {"\"model_options\": []", "\"model_options\": [\"8bit\", \"8bit\"]"}, /* a set */
         {"\"peak_unit\": -1", "\"peak_unit\": 2"},
-        {"\"peak_phase\": 0", "\"peak_phase\": 6"},
+        {"\"setup\"", "\"end\""},
+        {"\"inputs\": 0", "\"inputs\": -4611686018427387904"},
         {"\"skipped\": 0", "\"skipped\": 1"},
         {"\"plain_bytes\": 20480", "\"plain_bytes\": -2305843009213693952"},
-        {"\"keep\"", "\"recompute and offload now\""},
-        {"\"saves\"", "\"higher peak\""}};
+        {"\"keep\"", "\"recompute_offload_blocking\""},
+        {"\"saves\"", "\"higher_peak\""}};
     for (size_t i = 0; i < sizeof edges / sizeof *edges; i++) {
         const char *text = with(edges[i][0], edges[i][1]);
         ms_plan *plan = NULL;
@@ -366,9 +384,9 @@ TEST(extremes_come_back) {
 }
 
 TEST(what_is_no_plan) {
-    static const char *const texts[] = {"", "null", "[]", "{}", "1", "\"memscale_plan\"", "{\"memscale_plan\": 2}"};
+    static const char *const texts[] = {"", "null", "[]", "{}", "1", "\"memscale_plan\"", "{\"memscale_plan\": 3}"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) check_refused(texts[i], MS_E_PARSE);
-    size_t n = strlen(golden) - 1; /* without the newline behind the bracket */
+    size_t n = strlen(golden) - 1; /* without the newline after the bracket */
     for (size_t cut = 0; cut < n; cut++) {
         ms_plan *plan = NULL;
         CHECK_STATUS(ms_plan_from_json(golden, cut, &plan), MS_E_PARSE);

@@ -107,6 +107,24 @@ TEST(the_golden_profile) {
     ms_profile_destroy(profile);
 }
 
+/* The key is optional: profiles that were written before it existed have no blocks. */
+TEST(blocks_are_marked) {
+    ms_unit units[2];
+    golden_units(units);
+    units[1].flags |= MS_UNIT_BLOCK;
+    ms_profile *profile = profile_of(units, 2), *back = NULL;
+    char *text = text_of(profile);
+    CHECK(strstr(text, "\"run\": true\n") != NULL); /* written only if it is set */
+    CHECK(strstr(text, "\"run\": false,\n      \"block\": true\n") != NULL);
+    check_round_trip(profile);
+    CHECK_STATUS(ms_profile_from_json(text, strlen(text), &back), MS_OK);
+    CHECK_EQ_INT(view_of(back).units[0].flags, MS_UNIT_RUN);
+    CHECK_EQ_INT(view_of(back).units[1].flags, MS_UNIT_ELIGIBLE | MS_UNIT_BLOCK);
+    ms_free(text);
+    ms_profile_destroy(profile);
+    ms_profile_destroy(back);
+}
+
 TEST(a_profile_has_copies) {
     char name[] = "layers.0";
     ms_unit unit = plain_unit(name, 100 * KB, 10 * KB);
@@ -287,7 +305,7 @@ TEST(missing_arguments) {
     ms_profile_destroy(NULL);
 }
 
-SUITE(profile, CASE(the_golden_profile), CASE(a_profile_has_copies), CASE(a_profile_without_units_comes_back),
-      CASE(strange_names_come_back), CASE(a_profile_makes_a_plan), CASE(versions), CASE(older_versions),
-      CASE(unknown_missing_and_duplicate_keys), CASE(wrong_types), CASE(values_out_of_range), CASE(a_file_that_is_cut),
-      CASE(what_cannot_be_created), CASE(missing_arguments));
+SUITE(profile, CASE(the_golden_profile), CASE(blocks_are_marked), CASE(a_profile_has_copies),
+      CASE(a_profile_without_units_comes_back), CASE(strange_names_come_back), CASE(a_profile_makes_a_plan),
+      CASE(versions), CASE(older_versions), CASE(unknown_missing_and_duplicate_keys), CASE(wrong_types),
+      CASE(values_out_of_range), CASE(a_file_that_is_cut), CASE(what_cannot_be_created), CASE(missing_arguments));

@@ -150,7 +150,7 @@ TEST(batches_alone) {
     static const ms__shape shapes[] = {{2, 45}, {6, 45}, {3, 45}};
     ms_profile *fitted = fit_of(shapes, 3, NOTHING_ODD);
     check_exact(fitted, (ms__shape){1000, 45});
-    refuse_at(fitted, 2, 46, MS_E_INVALID, "no other length than 45");
+    refuse_at(fitted, 2, 46, MS_E_INVALID, "valid for length 45 only");
     for (uint32_t i = 0; i < fitted->step->n_numbers * MS__N_TERMS; i++)
         if (i % MS__N_TERMS > MS__TERM_B) CHECK_EQ_INT(fitted->step->coefficients[i], 0);
     ms_profile_destroy(fitted);
@@ -160,16 +160,16 @@ TEST(lengths_alone) {
     static const ms__shape shapes[] = {{2, 45}, {2, 64}, {2, 96}, {2, 11}, {2, 70}};
     ms_profile *fitted = fit_of(shapes, 5, NOTHING_ODD);
     check_exact(fitted, (ms__shape){2, 1000});
-    refuse_at(fitted, 3, 45, MS_E_INVALID, "no other batch than 2");
+    refuse_at(fitted, 3, 45, MS_E_INVALID, "valid for batch 2 only");
     ms_profile_destroy(fitted);
 }
 
 /* Images have no length. */
-TEST(a_length_that_is_not_said) {
+TEST(an_unknown_length) {
     static const ms__shape shapes[] = {{2, 0}, {6, 0}, {3, 0}};
     ms_profile *fitted = fit_of(shapes, 3, NOTHING_ODD), *more = at(fitted, 9, 0);
     CHECK_EQ_INT(more->step->batch, 9);
-    refuse_at(fitted, 9, 1, MS_E_INVALID, "no other length than 0");
+    refuse_at(fitted, 9, 1, MS_E_INVALID, "this profile has no length");
     ms_profile_destroy(more);
     ms_profile_destroy(fitted);
 }
@@ -230,17 +230,17 @@ TEST(steps_that_differ) {
         oddity odd;
         const char *where;
     } cases[] = {
-        {EXTRA_OP, "unit \"product\" kept, forward, allocation 2: something else happens"},
-        {OTHER_OP, "unit \"product\" kept, forward, operation 1: another operation"},
-        {OTHER_TYPE, "unit \"product\" kept, forward, operation 1: another operation"},
-        {EARLY_RELEASE, "unit \"product\" kept, forward, release 0: another tensor"},
-        {OTHER_UNIT, "unit \"product\" kept, forward: not as much happens"},
-        {OTHER_CATEGORY, "unit \"product\" kept, forward, allocation 2: it is for something else"},
+        {EXTRA_OP, "layer \"product\", forward, allocation 2: something else happens"},
+        {OTHER_OP, "layer \"product\", forward, operation 1: another operation"},
+        {OTHER_TYPE, "layer \"product\", forward, operation 1: another operation"},
+        {EARLY_RELEASE, "layer \"product\", forward, release 0: another tensor"},
+        {OTHER_UNIT, "layer \"product\", forward: not as much happens"},
+        {OTHER_CATEGORY, "layer \"product\", forward, allocation 2: it is for something else"},
         {OTHER_RULE, "backward, memory of a kernel 0: another kernel"},
-        {OTHER_NAME, "product: a unit differs"},
-        {OTHER_SIZE, "product: a unit differs"},
-        {ONE_UNIT, "units: not as many"},
-        {NO_RECOMPUTED, "units: one knows them recomputed"},
+        {OTHER_NAME, "product: a layer differs"},
+        {OTHER_SIZE, "product: a layer differs"},
+        {ONE_UNIT, "layers: not as many"},
+        {NO_RECOMPUTED, "layers: only one has a recomputed trace"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         refuse_fit(grid, N_GRID, cases[i].odd, MS_E_MISMATCH, cases[i].where);
@@ -249,35 +249,36 @@ TEST(steps_that_differ) {
 
 TEST(numbers_that_do_not_fit) {
     refuse_fit(grid, N_GRID, ODD_BYTES, MS_E_MISMATCH,
-               "unit \"product\" kept, forward, allocation 1: its bytes at 3 x 70 are 6724, the other shapes let "
-               "expect 6720");
+               "layer \"product\", forward, allocation 1: its size in bytes at 3 x 70 is 6724; the other shapes "
+               "predict 6720");
     refuse_fit(grid, N_GRID, ODD_FLOPS, MS_E_MISMATCH,
-               "unit \"product\" kept, forward, operation 0: its multiplications at 3 x 70 are 30240, the other shapes "
-               "let expect 26880");
-    refuse_fit(grid, N_GRID, ODD_MEMORY, MS_E_MISMATCH, "unit \"product\" kept, backward, operation 1: the bytes it");
-    refuse_fit(grid, N_GRID, CUBE, MS_E_MISMATCH, "unit \"attention\" kept, forward, allocation 3: its bytes");
+               "layer \"product\", forward, operation 0: the number of its multiplications at 3 x 70 is 30240; "
+               "the other shapes predict 26880");
+    refuse_fit(grid, N_GRID, ODD_MEMORY, MS_E_MISMATCH,
+               "layer \"product\", backward, operation 1: the number of bytes it");
+    refuse_fit(grid, N_GRID, CUBE, MS_E_MISMATCH, "layer \"attention\", forward, allocation 3: its size in bytes");
 }
 
 /* A square is not a line, which the third length tells. */
 TEST(too_few_lengths) {
     static const ms__shape shapes[] = {{2, 64}, {4, 64}, {2, 96}, {4, 96}, {3, 128}};
-    refuse_fit(shapes, 5, NOTHING_ODD, MS_E_MISMATCH, "unit \"attention\" kept, forward");
+    refuse_fit(shapes, 5, NOTHING_ODD, MS_E_MISMATCH, "layer \"attention\", forward");
 }
 
 TEST(a_shape_that_tells_nothing) {
     static const ms__shape same[] = {{2, 64}, {2, 64}}, seen[] = {{2, 64}, {4, 64}, {4, 64}},
                            batch_seen[] = {{2, 64}, {4, 64}, {2, 96}, {4, 128}},
                            length_seen[] = {{2, 64}, {4, 64}, {2, 96}, {3, 96}};
-    refuse_fit(same, 2, NOTHING_ODD, MS_E_INVALID, "of its own");
-    refuse_fit(seen, 3, NOTHING_ODD, MS_E_INVALID, "of its own");
-    refuse_fit(batch_seen, 4, NOTHING_ODD, MS_E_INVALID, "of its own");
-    refuse_fit(length_seen, 4, NOTHING_ODD, MS_E_INVALID, "of its own");
+    refuse_fit(same, 2, NOTHING_ODD, MS_E_INVALID, "that no other profile has");
+    refuse_fit(seen, 3, NOTHING_ODD, MS_E_INVALID, "that no other profile has");
+    refuse_fit(batch_seen, 4, NOTHING_ODD, MS_E_INVALID, "that no other profile has");
+    refuse_fit(length_seen, 4, NOTHING_ODD, MS_E_INVALID, "that no other profile has");
 }
 
-TEST(shapes_that_are_not_said) {
+TEST(unknown_shapes) {
     static const ms__shape batch[] = {{2, 64}, {0, 64}, {3, 64}}, length[] = {{2, 64}, {4, 64}, {3, 0}};
-    refuse_fit(batch, 3, NOTHING_ODD, MS_E_INVALID, "profile 1 is not said");
-    refuse_fit(length, 3, NOTHING_ODD, MS_E_INVALID, "profile 2 is not said");
+    refuse_fit(batch, 3, NOTHING_ODD, MS_E_INVALID, "profile 1 has no shape");
+    refuse_fit(length, 3, NOTHING_ODD, MS_E_INVALID, "profile 2 has no shape");
 }
 
 TEST(arguments_are_checked) {
@@ -306,8 +307,8 @@ TEST(one_shape_is_known_as_it_is) {
     ms_profile *one = shaped_profile(grid[0], NOTHING_ODD), *again = at(one, 2, 64);
     check_same(one, again);
     check_same_step(one->step, again->step);
-    refuse_at(one, 4, 64, MS_E_INVALID, "no other batch than 2");
-    refuse_at(one, 2, 65, MS_E_INVALID, "no other length than 64");
+    refuse_at(one, 4, 64, MS_E_INVALID, "valid for batch 2 only");
+    refuse_at(one, 2, 65, MS_E_INVALID, "valid for length 64 only");
     ms_profile_destroy(one);
     ms_profile_destroy(again);
 }
@@ -396,9 +397,9 @@ TEST(arithmetic_that_does_not_fit) {
 }
 
 SUITE(shapes, CASE(every_number_is_exact), CASE(it_stands_at_the_first_shape), CASE(numbers_that_are_equal_by_chance),
-      CASE(batches_alone), CASE(lengths_alone), CASE(a_length_that_is_not_said), CASE(padding_that_is_not_seen),
+      CASE(batches_alone), CASE(lengths_alone), CASE(an_unknown_length), CASE(padding_that_is_not_seen),
       CASE(fractions_are_rounded_up), CASE(a_profile_at_a_shape_knows_the_others), CASE(files_know_the_other_shapes),
       CASE(steps_that_differ), CASE(numbers_that_do_not_fit), CASE(too_few_lengths), CASE(a_shape_that_tells_nothing),
-      CASE(shapes_that_are_not_said), CASE(arguments_are_checked), CASE(one_shape_is_known_as_it_is),
+      CASE(unknown_shapes), CASE(arguments_are_checked), CASE(one_shape_is_known_as_it_is),
       CASE(shapes_that_are_too_large), CASE(sizes_that_become_negative), CASE(terms_of_a_shape),
       CASE(terms_that_shapes_tell), CASE(arithmetic_that_does_not_fit));

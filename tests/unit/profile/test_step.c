@@ -280,7 +280,7 @@ TEST(mismatches) {
 TEST(repetitions_may_differ) {
     fresh();
     for (int64_t i = 0, repeated = -1; i < recomputed.n_events; i++) {
-        if (recomputed.events[i].kind == MS_TRACE_REPEAT) repeated = recomputed.events[i].a;
+        if (recomputed.events[i].kind == MS_TRACE_RECOMPUTE) repeated = recomputed.events[i].a;
         if (recomputed.events[i].kind == MS_TRACE_OP && repeated >= 0)
             recomputed.names[recomputed.events[i].a] = "aten.silu.default";
         if (recomputed.events[i].kind == MS_TRACE_ALLOC && repeated >= 0) recomputed.events[i].b = 1 << 20;
@@ -322,13 +322,13 @@ TEST(malformed_events) {
     check_event_refused(MS_TRACE_PHASE, MS_N_PHASES, 0);
     check_event_refused(MS_TRACE_PHASE, MS_PHASE_END, 0); /* and then back */
     fresh();
-    event_at(MS_TRACE_UNIT)->kind = MS_TRACE_REPEAT + 1;
+    event_at(MS_TRACE_UNIT)->kind = MS_TRACE_RECOMPUTE + 1;
     check_refused(MS_E_INVALID);
     fresh();
     event_at(MS_TRACE_UNIT)->kind = -1;
     check_refused(MS_E_INVALID);
     fresh();
-    *event_at(MS_TRACE_UNIT) = (ms_trace_event){MS_TRACE_REPEAT, 2, 0};
+    *event_at(MS_TRACE_UNIT) = (ms_trace_event){MS_TRACE_RECOMPUTE, 2, 0};
     check_refused(MS_E_INVALID);
     fresh();
     give(&kept, 0);
@@ -376,6 +376,8 @@ TEST(malformed_operands) {
     check_operand_refused(0, 4, -1);
 }
 
+static const uint32_t result_flags[] = {MS_UNIT_BLOCK, MS_UNIT_RUN};
+
 typedef void change(ms_profile_request *request, ms_trace *trace);
 
 static void check_request_refused(change *apply, ms_status wanted) {
@@ -384,7 +386,7 @@ static void check_request_refused(change *apply, ms_status wanted) {
     fresh();
     ms_trace first = trace_of(&kept);
     ms_profile_request request = {
-        .struct_bytes = sizeof request, .unit_names = names, .unit_param_bytes = sizes, .n_units = 2, .kept = &first};
+        .struct_bytes = sizeof request, .unit_names = names, .unit_param_bytes = sizes, .n_units = 2, .plain = &first};
     ms_profile *profile = NULL;
     apply(&request, &first);
     CHECK_STATUS(ms_profile_from_traces(&request, &profile), wanted);
@@ -400,7 +402,7 @@ static void check_request_refused(change *apply, ms_status wanted) {
 
 CHANGE(old_request, request->struct_bytes = 8)
 CHANGE(old_trace, trace->struct_bytes = 8)
-CHANGE(no_trace, request->kept = NULL)
+CHANGE(no_trace, request->plain = NULL)
 CHANGE(no_names, request->unit_names = NULL)
 CHANGE(no_sizes, request->unit_param_bytes = NULL)
 CHANGE(negative_units, request->n_units = -1)
@@ -414,6 +416,7 @@ CHANGE(no_operands, (trace->operands = NULL, trace->n_operands = 1))
 CHANGE(negative_events, trace->n_events = -1)
 CHANGE(negative_storages, trace->n_storages = -1)
 CHANGE(fewer_units, request->n_units = 1)
+CHANGE(flags_of_the_result, request->unit_flags = result_flags)
 CHANGE(too_many_events, trace->n_events = (int64_t)MS__STEP_MAX_EVENTS + 1)
 
 TEST(malformed_requests) {
@@ -433,8 +436,48 @@ TEST(malformed_requests) {
     check_request_refused(negative_events, MS_E_INVALID);
     check_request_refused(negative_storages, MS_E_INVALID);
     check_request_refused(fewer_units, MS_E_INVALID);
+    check_request_refused(flags_of_the_result, MS_E_INVALID);
     check_request_refused(too_many_events, MS_E_LIMIT);
     CHECK_STATUS(ms_profile_from_traces(NULL, NULL), MS_E_INVALID);
+}
+
+TEST(requests_are_initialised) {
+    ms_trace trace = {.struct_bytes = sizeof trace};
+    ms_profile_request request, small = {.struct_bytes = 8};
+    memset(&request, 0xA5, sizeof request);
+    request.struct_bytes = sizeof request;
+    CHECK_STATUS(ms_profile_request_init(NULL, &trace), MS_E_INVALID);
+    CHECK_STATUS(ms_profile_request_init(&small, &trace), MS_E_INVALID);
+    CHECK_STATUS(ms_profile_request_init(&request, NULL), MS_E_INVALID);
+    CHECK_STATUS(ms_profile_request_init(&request, &trace), MS_OK);
+    const ms_profile_request wanted = {.struct_bytes = sizeof wanted, .plain = &trace};
+    CHECK(memcmp(&request, &wanted, sizeof request) == 0);
+}
+
+TEST(blocks_stay_blocks) {
+    static const char *const names[] = {"embed", "layers.0"};
+    static const int64_t sizes[] = {1024, 1024};
+    static const uint32_t flags[] = {0, MS_UNIT_BLOCK};
+    fresh();
+    ms_trace plain = trace_of(&kept), again = trace_of(&recomputed);
+    ms_profile_request request = {.struct_bytes = sizeof request};
+    ms_profile_view view = {.struct_bytes = sizeof view};
+    ms_profile *profile = NULL, *same = NULL;
+    CHECK_STATUS(ms_profile_request_init(&request, &plain), MS_OK);
+    request.recomputed = &again;
+    request.unit_names = names;
+    request.unit_param_bytes = sizes;
+    request.n_units = 2;
+    request.unit_flags = flags;
+    CHECK_STATUS(ms_profile_from_traces(&request, &profile), MS_OK);
+    CHECK_STATUS(ms_profile_reshape(profile, 0, 0, &same), MS_OK);
+    for (int i = 0; i < 2; i++) {
+        CHECK_STATUS(ms_profile_get_view(i == 0 ? profile : same, &view), MS_OK);
+        CHECK_EQ_INT(view.units[0].flags, MS_UNIT_ELIGIBLE | MS_UNIT_RUN);
+        CHECK_EQ_INT(view.units[1].flags, MS_UNIT_ELIGIBLE | MS_UNIT_RUN | MS_UNIT_BLOCK);
+    }
+    ms_profile_destroy(profile);
+    ms_profile_destroy(same);
 }
 
 /* ---- Sums ---- */
@@ -475,5 +518,5 @@ SUITE(step, CASE(segments_of_both_variants), CASE(keys_are_common_to_both_varian
       CASE(categories_of_what_stays), CASE(what_it_means_for_the_units), CASE(kept_alone),
       CASE(a_unit_that_does_not_run), CASE(an_empty_trace), CASE(what_occurs_often_is_there_once),
       CASE(memory_inside_of_the_last_kernel), CASE(mismatches), CASE(repetitions_may_differ), CASE(malformed_events),
-      CASE(malformed_operations), CASE(malformed_operands), CASE(malformed_requests), CASE(sums_that_do_not_fit),
-      CASE(costs_that_do_not_fit));
+      CASE(malformed_operations), CASE(malformed_operands), CASE(malformed_requests), CASE(requests_are_initialised),
+      CASE(blocks_stay_blocks), CASE(sums_that_do_not_fit), CASE(costs_that_do_not_fit));

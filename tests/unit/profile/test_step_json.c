@@ -209,7 +209,7 @@ static ms_profile *deep_profile(int64_t n_units) {
                                         .unit_names = names,
                                         .unit_param_bytes = sizes,
                                         .n_units = n_units,
-                                        .kept = &trace,
+                                        .plain = &trace,
                                         .recomputed = &trace};
     ms_profile *profile = NULL;
     CHECK_STATUS(ms_profile_from_traces(&request, &profile), MS_OK);

@@ -48,7 +48,7 @@ static int64_t add_transformer_block(model *m, int64_t parent, int64_t width) {
 /* The units of the model are these. */
 static void check_units(const model *m, const int64_t *wanted, int64_t n_wanted) {
     int64_t units[MAX_MODULES], n = -1;
-    CHECK_STATUS(ms_units_find(m->modules, m->n, units, &n), MS_OK);
+    CHECK_STATUS(ms_units_find(m->modules, m->n, units, NULL, &n), MS_OK);
     CHECK_EQ_INT(n, n_wanted);
     for (int64_t i = 0; i < n; i++) CHECK_EQ_INT(units[i], wanted[i]);
 }
@@ -64,6 +64,53 @@ TEST(gpt) {
     units[n++] = add_leaf(&m, body, "LayerNorm", 16);
     units[n++] = add_leaf(&m, root, "Linear", 50000);
     check_units(&m, units, n);
+}
+
+/* The flags of the units that were found: 'b' is a block. */
+static void check_blocks(const model *m, const char *wanted) {
+    int64_t units[MAX_MODULES], n = -1;
+    uint32_t flags[MAX_MODULES];
+    CHECK_STATUS(ms_units_find(m->modules, m->n, units, flags, &n), MS_OK);
+    CHECK_EQ_INT(n, (int64_t)strlen(wanted));
+    for (int64_t i = 0; i < n; i++) CHECK_EQ_INT(flags[i], wanted[i] == 'b' ? MS_UNIT_BLOCK : 0);
+}
+
+TEST(blocks_are_marked) {
+    model m = {0};
+    int64_t root = add(&m, -1, "GPT", 0, CALLED);
+    (void)add_leaf(&m, root, "Embedding", 50000);
+    int64_t list = add(&m, root, "ModuleList", 0, LIST);
+    for (int i = 0; i < 3; i++) (void)add_transformer_block(&m, list, 16 + i % 2);
+    (void)add_leaf(&m, root, "LayerNorm", 16);
+    check_blocks(&m, "-bbb-");
+}
+
+TEST(the_only_block_of_a_list_is_one) {
+    model m = {0};
+    int64_t root = add(&m, -1, "GPT", 0, CALLED);
+    (void)add_leaf(&m, root, "Embedding", 50000);
+    (void)add_transformer_block(&m, add(&m, root, "ModuleList", 0, LIST), 16);
+    check_blocks(&m, "-b");
+}
+
+/* Of a sequence, only what recurs and has parameters. */
+TEST(other_members_of_a_list_are_no_blocks) {
+    model m = {0};
+    int64_t root = add(&m, -1, "Model", 0, CALLED), list = add(&m, root, "Sequential", 0, LIST | CALLED);
+    (void)add_leaf(&m, list, "Linear", 100);
+    (void)add_leaf(&m, list, "Relu", 0);
+    (void)add_leaf(&m, list, "Linear", 100);
+    (void)add_leaf(&m, list, "Relu", 0);
+    (void)add_leaf(&m, list, "LayerNorm", 10);
+    check_blocks(&m, "b-b--");
+}
+
+TEST(without_repetition_there_are_no_blocks) {
+    model m = {0};
+    int64_t root = add(&m, -1, "Model", 0, CALLED);
+    (void)add_leaf(&m, root, "Linear", 100);
+    (void)add_leaf(&m, root, "Linear", 100); /* not in a list */
+    check_blocks(&m, "--");
 }
 
 TEST(a_list_of_blocks_that_is_called) {
@@ -249,7 +296,7 @@ TEST(units_never_contain_each_other) {
             for (uint64_t up = state >> 8 & 3; up > 1 && parent > 0; up--) parent = m.modules[parent].parent;
             last = add(&m, parent, names[state >> 16 & 3], (int64_t)(state >> 24 & 3) * 100, state >> 32 & 7);
         }
-        CHECK_STATUS(ms_units_find(m.modules, m.n, units, &n), MS_OK);
+        CHECK_STATUS(ms_units_find(m.modules, m.n, units, NULL, &n), MS_OK);
         char taken[MAX_MODULES] = {0};
         for (int64_t i = 0; i < n; i++) {
             CHECK(units[i] > (i == 0 ? 0 : units[i - 1]) && units[i] < m.n);
@@ -262,7 +309,7 @@ TEST(units_never_contain_each_other) {
 
 static void check_refused(const model *m) {
     int64_t units[MAX_MODULES], n = -1;
-    CHECK_STATUS(ms_units_find(m->modules, m->n, units, &n), MS_E_INVALID);
+    CHECK_STATUS(ms_units_find(m->modules, m->n, units, NULL, &n), MS_E_INVALID);
     CHECK_EQ_INT(n, -1);
     CHECK(ms_error_message()[0] != '\0');
 }
@@ -272,7 +319,7 @@ TEST(invalid_trees) {
         {0, 0, 0, 0},   /* the root is its own parent */
         {-1, -1, 0, 0}, /* two roots */
         {-1, 0, 2, 0},  /* its own parent */
-        {-1, 0, 3, 0},  /* a parent that stands behind */
+        {-1, 0, 3, 0},  /* a parent that comes later */
         {-1, 0, 4, 0},  /* ... outside */
         {-1, -2, 0, 0},        {-1, 0, 0, INT64_MAX},
         {-1, 0, 0, INT64_MIN}, {-1, 0, 0, 1}, /* not depth first: below a module that was left */
@@ -298,18 +345,19 @@ TEST(arguments_are_checked) {
     model m = {0};
     int64_t units[1], n = -1;
     (void)add(&m, -1, "Linear", 10, CALLED);
-    CHECK_STATUS(ms_units_find(NULL, 1, units, &n), MS_E_INVALID);
-    CHECK_STATUS(ms_units_find(m.modules, 0, units, &n), MS_E_INVALID);
-    CHECK_STATUS(ms_units_find(m.modules, -1, units, &n), MS_E_INVALID);
-    CHECK_STATUS(ms_units_find(m.modules, 1, NULL, &n), MS_E_INVALID);
-    CHECK_STATUS(ms_units_find(m.modules, 1, units, NULL), MS_E_INVALID);
+    CHECK_STATUS(ms_units_find(NULL, 1, units, NULL, &n), MS_E_INVALID);
+    CHECK_STATUS(ms_units_find(m.modules, 0, units, NULL, &n), MS_E_INVALID);
+    CHECK_STATUS(ms_units_find(m.modules, -1, units, NULL, &n), MS_E_INVALID);
+    CHECK_STATUS(ms_units_find(m.modules, 1, NULL, NULL, &n), MS_E_INVALID);
+    CHECK_STATUS(ms_units_find(m.modules, 1, units, NULL, NULL), MS_E_INVALID);
     CHECK_EQ_INT(n, -1);
 }
 
-SUITE(units, CASE(gpt), CASE(a_list_of_blocks_that_is_called), CASE(a_list_of_one_block),
-      CASE(resnet_stages_are_opened), CASE(a_list_of_stages_is_opened), CASE(experts_stay_inside_their_block),
-      CASE(dense_and_expert_blocks_in_turn), CASE(a_plain_sequence_of_layers), CASE(a_sequence_inside_a_model),
-      CASE(activations_alone_are_no_repetition), CASE(without_repetition_large_children_are_opened),
-      CASE(opaque_modules_are_taken_whole), CASE(an_opaque_root_has_no_units),
-      CASE(a_root_without_children_has_no_units), CASE(containers_are_never_units),
+SUITE(units, CASE(gpt), CASE(blocks_are_marked), CASE(the_only_block_of_a_list_is_one),
+      CASE(other_members_of_a_list_are_no_blocks), CASE(without_repetition_there_are_no_blocks),
+      CASE(a_list_of_blocks_that_is_called), CASE(a_list_of_one_block), CASE(resnet_stages_are_opened),
+      CASE(a_list_of_stages_is_opened), CASE(experts_stay_inside_their_block), CASE(dense_and_expert_blocks_in_turn),
+      CASE(a_plain_sequence_of_layers), CASE(a_sequence_inside_a_model), CASE(activations_alone_are_no_repetition),
+      CASE(without_repetition_large_children_are_opened), CASE(opaque_modules_are_taken_whole),
+      CASE(an_opaque_root_has_no_units), CASE(a_root_without_children_has_no_units), CASE(containers_are_never_units),
       CASE(units_never_contain_each_other), CASE(invalid_trees), CASE(invalid_sizes), CASE(arguments_are_checked));

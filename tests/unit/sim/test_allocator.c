@@ -10,6 +10,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "error_info.h"
 #include "sim/allocator.h"
 
 #define KIB ((int64_t)1024)
@@ -208,7 +209,7 @@ TEST(free_neighbours_are_joined) {
     static const int orders[][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
     for (size_t i = 0; i < sizeof orders / sizeof *orders; i++) {
         start(0);
-        int64_t blocks[] = {take(512 * KIB), take(512 * KIB), take(512 * KIB)}; /* and 512 KiB are free behind them */
+        int64_t blocks[] = {take(512 * KIB), take(512 * KIB), take(512 * KIB)}; /* and 512 KiB are free after them */
         for (int k = 0; k < 3; k++) {
             CHECK_EQ_INT(STATS.inactive_split_bytes, (k + 1) * 512 * KIB);
             give(blocks[orders[i][k]]);
@@ -300,7 +301,7 @@ TEST(over_the_limit_nothing_is_taken) {
     give(take(10 * MIB));
     CHECK_BYTES(16 * MIB, 26 * MIB);
     CHECK_STATUS(try_take(15 * MIB), MS_E_BUDGET);
-    CHECK_EQ_INT(ms_error_value(), 32 * MIB);
+    CHECK_EQ_INT(error_info().needed_bytes, 32 * MIB);
     CHECK(strstr(ms_error_message(), "15728640 bytes wanted") != NULL);
     CHECK_BYTES(16 * MIB, 16 * MIB); /* torch, too, has returned what it could by then */
     CHECK_EQ_INT(STATS.peak_reserved_bytes, 26 * MIB);
@@ -315,7 +316,7 @@ TEST(segments_in_use_are_not_returned) {
     (void)take(2 * MIB); /* holds 20 */
     (void)take(1);       /* holds 2 */
     CHECK_STATUS(try_take(19 * MIB), MS_E_BUDGET);
-    CHECK_EQ_INT(ms_error_value(), 42 * MIB);
+    CHECK_EQ_INT(error_info().needed_bytes, 42 * MIB);
     (void)take(18 * MIB); /* no new segment is needed for this */
     CHECK_BYTES(20 * MIB + 512, 22 * MIB);
     finish();
@@ -324,7 +325,7 @@ TEST(segments_in_use_are_not_returned) {
 TEST(a_limit_below_any_segment) {
     start(1);
     CHECK_STATUS(try_take(1), MS_E_BUDGET);
-    CHECK_EQ_INT(ms_error_value(), 2 * MIB);
+    CHECK_EQ_INT(error_info().needed_bytes, 2 * MIB);
     CHECK_BYTES(0, 0);
     finish();
 }
@@ -484,9 +485,9 @@ static void plain_give(piece *given) {
     given->block = 0;
     for (int i = plain.n - 1; i >= 0; i--) {
         piece *p = &plain.pieces[i];
-        bool behind = p->address == given->address + given->n_bytes,
+        bool after = p->address == given->address + given->n_bytes,
              in_front = p->address + p->n_bytes == given->address;
-        if (p->block != 0 || p->segment != given->segment || !(behind || in_front)) continue;
+        if (p->block != 0 || p->segment != given->segment || !(after || in_front)) continue;
         given->n_bytes += p->n_bytes;
         if (in_front) given->address = p->address;
         piece *last = &plain.pieces[--plain.n];

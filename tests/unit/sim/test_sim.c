@@ -4,6 +4,7 @@
  * where the peak is.
  */
 #include "device.h"
+#include "error_info.h"
 #include "steps.h"
 
 #include <string.h>
@@ -292,7 +293,7 @@ TEST(a_limit) {
     ms_simulation *sim = NULL;
     request.limit_bytes = 2 * MIB - 1;
     CHECK_STATUS(ms_simulation_create(&request, &sim), MS_E_BUDGET);
-    CHECK_EQ_INT(ms_error_value(), 2 * MIB);
+    CHECK_EQ_INT(error_info().needed_bytes, 2 * MIB);
     CHECK(sim == NULL);
     request.limit_bytes = 2 * MIB; /* one segment for small blocks has room for all */
     sim = simulation_of(&request);
@@ -381,7 +382,7 @@ static ms_simulation_summary timed(const ms_profile *profile, const ms_rates *ra
 TEST(time_of_a_gpu) {
     ms_profile *profile = operations(5, "aten.mm.default");
     ms_rates rates = rates_with(90);
-    ms_simulation_summary s = timed(profile, &rates); /* the device is behind */
+    ms_simulation_summary s = timed(profile, &rates); /* the device is the slower one */
     CHECK_EQ_INT(s.n_ops, 5);
     CHECK_EQ_INT(s.host_ns, 5 * 1000);
     CHECK_EQ_INT(s.device_ns, 1000 + 5 * 1300);
@@ -508,6 +509,30 @@ static void check_refused(const ms_simulation_request *request, ms_status wanted
     CHECK(sim == NULL && ms_error_message()[0] != '\0');
 }
 
+TEST(requests_are_initialised) {
+    ms_profile *profile = two_unit_profile();
+    ms_rates gpu_rates = rates_with(90), host_rates = rates_with(0);
+    const ms_device gpu = DEVICE_WITH(&gpu_rates, 132), host = DEVICE_WITH(&host_rates, 8);
+    ms_simulation_request request, small = {.struct_bytes = 8};
+    memset(&request, 0xA5, sizeof request);
+    request.struct_bytes = sizeof request;
+    CHECK_STATUS(ms_simulation_request_init(NULL, profile, &gpu), MS_E_INVALID);
+    CHECK_STATUS(ms_simulation_request_init(&small, profile, &gpu), MS_E_INVALID);
+    CHECK_STATUS(ms_simulation_request_init(&request, profile, NULL), MS_E_INVALID);
+    CHECK_STATUS(ms_simulation_request_init(&request, profile, &gpu), MS_OK);
+    ms_simulation_request wanted = {.struct_bytes = sizeof wanted,
+                                    .profile = profile,
+                                    .device = &gpu,
+                                    .flags = MS_SIMULATE_ALLOCATOR | MS_SIMULATE_ENGINE_THREAD};
+    CHECK(memcmp(&request, &wanted, sizeof request) == 0);
+    ms_simulation_destroy(simulation_of(&request));
+    wanted.device = &host;
+    wanted.flags = MS_SIMULATE_ENGINE_THREAD;
+    CHECK_STATUS(ms_simulation_request_init(&request, profile, &host), MS_OK);
+    CHECK(memcmp(&request, &wanted, sizeof request) == 0);
+    ms_profile_destroy(profile);
+}
+
 TEST(requests_that_are_refused) {
     static const int32_t unknown[] = {MS_ACTION_KEEP, MS_N_ACTIONS};
     ms_profile *profile = two_unit_profile();
@@ -621,5 +646,5 @@ SUITE(sim, CASE(peaks_of_plans), CASE(no_actions_keep_everything), CASE(parts_of
       CASE(the_allocator), CASE(a_limit), CASE(a_step_of_nothing), CASE(loose_keys_under_mixed_plans),
       CASE(time_of_a_gpu), CASE(time_of_a_cpu), CASE(views_take_the_host_only), CASE(narrow_types_are_faster),
       CASE(times_of_the_phases), CASE(times_that_do_not_fit), CASE(the_same_request_gives_the_same_result),
-      CASE(requests_that_are_refused), CASE(rates_that_are_refused), CASE(profiles_that_cannot_be_simulated),
-      CASE(arguments_of_results));
+      CASE(requests_are_initialised), CASE(requests_that_are_refused), CASE(rates_that_are_refused),
+      CASE(profiles_that_cannot_be_simulated), CASE(arguments_of_results));

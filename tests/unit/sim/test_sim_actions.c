@@ -1,46 +1,37 @@
-/* test_overlay.c - simulations under every action and every state of the small model of steps.h, by hand.
+/* test_sim_actions.c - simulations under every action and every model option of the small model of steps.h, by hand.
  *
- * Kept, its stretches are (peak, and behind it what is left):
+ * Kept, its segments are (peak, and in brackets what is left):
  *   unit 0 12800, unit 1 18944, loss 19456, backward begins at 21504 (18944), unit 1 22016 (13824), unit 0 14848
- * (8704), optimizer 9728 (8704). Every operation takes 1100 ns, each stretch has one. A unit keeps 4096 bytes that the
- * link takes 8000 ns for, in four ticks of 1024 bytes.
+ * (8704), optimizer 9728 (8704). Every operation takes 1100 ns, each segment has one. A unit keeps 4096 bytes that the
+ * link takes 8000 ns for, in four slots of 1024 bytes.
  */
 #include "device.h"
 #include "steps.h"
 
 #include <string.h>
 
-enum { FORWARD_0 = 1, FORWARD_1, LOSS, BACKWARD, BACKWARD_1, BACKWARD_0, FIRST, OPTIMIZER, N_STRETCHES };
+enum { FORWARD_0 = 1, FORWARD_1, LOSS, BACKWARD, BACKWARD_1, BACKWARD_0, FIRST, OPTIMIZER, N_SEGMENTS };
 
 #define OP_NS 1100
 #define STEP_NS (7 * OP_NS)
 #define CHUNK ((int64_t)64 << 20)
 
-static const int64_t plain_peaks[N_STRETCHES] = {0, 12800, 18944, 19456, 21504, 22016, 14848, 0, 9728};
-/* {keep, recompute}: what unit 1 saves is gone behind its forward, and is made again */
-static const int64_t second_recomputed_peaks[N_STRETCHES] = {0, 12800, 18944, 15360, 17408, 22016, 14848, 0, 9728};
+static const int64_t plain_peaks[N_SEGMENTS] = {0, 12800, 18944, 19456, 21504, 22016, 14848, 0, 9728};
+/* {keep, recompute}: what unit 1 saves is gone after its forward, and is made again */
+static const int64_t second_recomputed_peaks[N_SEGMENTS] = {0, 12800, 18944, 15360, 17408, 22016, 14848, 0, 9728};
 
-static ms_rates link_rates(void) {
-    return (ms_rates){.struct_bytes = sizeof(ms_rates),
-                      .memory_bytes = 1 << 30,
-                      .fp32_gflops = 10,
-                      .memory_mb_per_s = 1000,
-                      .to_device_mb_per_s = 512,
-                      .from_device_mb_per_s = 512,
-                      .launch_ns = 100,
-                      .dispatch_ns = 1000};
-}
+static ms_rates link_rates(void) { return (ms_rates)SMALL_RATES(0); }
 
 typedef struct result {
     ms_simulation_summary summary;
-    ms_simulation_segment points[N_STRETCHES];
+    ms_simulation_segment segments[N_SEGMENTS];
 } result;
 
-/* Whatever is done: parts and times add up, and the peak is the highest of the stretches. */
+/* Whatever is done: parts and times add up, and the peak is the highest of the segments. */
 static void check_sums(const result *r) {
     int64_t highest = 0, step_ns = 0;
-    for (int i = 0; i < N_STRETCHES; i++) {
-        const ms_simulation_segment *p = &r->points[i];
+    for (int i = 0; i < N_SEGMENTS; i++) {
+        const ms_simulation_segment *p = &r->segments[i];
         int64_t sum = 0;
         for (int c = 0; c < MS_N_CATEGORIES; c++) sum += p->parts[c];
         CHECK_EQ_INT(sum, p->peak_bytes);
@@ -58,22 +49,22 @@ static void check_sums(const result *r) {
 }
 
 static result play_profile(const ms_profile *profile, const ms_rates *rates, int32_t first, int32_t second,
-                           uint32_t state) {
+                           uint32_t options) {
     const int32_t actions[] = {first, second};
     ms_simulation_request request = {.struct_bytes = sizeof request,
                                      .profile = profile,
                                      .actions = actions,
                                      .n_actions = 2,
                                      .device = DEVICE_OF(rates, 0),
-                                     .model_options = state};
+                                     .model_options = options};
     result r = {.summary = {.struct_bytes = sizeof r.summary}};
     ms_simulation *sim = NULL;
     CHECK_STATUS(ms_simulation_create(&request, &sim), MS_OK);
     CHECK_STATUS(ms_simulation_get_summary(sim, &r.summary), MS_OK);
-    CHECK(ms_simulation_count_segments(sim) <= N_STRETCHES);
+    CHECK(ms_simulation_count_segments(sim) <= N_SEGMENTS);
     for (int64_t i = 0; i < ms_simulation_count_segments(sim); i++) {
-        r.points[i].struct_bytes = sizeof *r.points;
-        CHECK_STATUS(ms_simulation_get_segment(sim, i, &r.points[i]), MS_OK);
+        r.segments[i].struct_bytes = sizeof *r.segments;
+        CHECK_STATUS(ms_simulation_get_segment(sim, i, &r.segments[i]), MS_OK);
     }
     ms_simulation_destroy(sim);
     check_sums(&r);
@@ -81,24 +72,24 @@ static result play_profile(const ms_profile *profile, const ms_rates *rates, int
 }
 
 /* The small model. */
-static result play(int32_t first, int32_t second, uint32_t state) {
+static result play(int32_t first, int32_t second, uint32_t options) {
     ms_profile *profile = two_unit_profile();
     ms_rates rates = link_rates();
-    result r = play_profile(profile, &rates, first, second, state);
-    CHECK_EQ_INT(r.points[FIRST].peak_bytes, 0);
+    result r = play_profile(profile, &rates, first, second, options);
+    CHECK_EQ_INT(r.segments[FIRST].peak_bytes, 0);
     ms_profile_destroy(profile);
     return r;
 }
 
-/* The stretches have these peaks, plus a change each. */
-static void check_peaks(const result *r, const int64_t peaks[N_STRETCHES], const int64_t change[N_STRETCHES]) {
-    for (int i = 0; i < N_STRETCHES; i++) CHECK_EQ_INT(r->points[i].peak_bytes, peaks[i] + change[i]);
+/* The segments have these peaks, plus a change each. */
+static void check_peaks(const result *r, const int64_t peaks[N_SEGMENTS], const int64_t change[N_SEGMENTS]) {
+    for (int i = 0; i < N_SEGMENTS; i++) CHECK_EQ_INT(r->segments[i].peak_bytes, peaks[i] + change[i]);
 }
 
-static void check_peak_at(const result *r, int stretch) {
-    CHECK_EQ_INT(r->summary.steady_peak_bytes, r->points[stretch].peak_bytes);
-    CHECK_EQ_INT(r->summary.peak_unit, r->points[stretch].unit);
-    CHECK_EQ_INT(r->summary.peak_phase, r->points[stretch].phase);
+static void check_peak_at(const result *r, int segment) {
+    CHECK_EQ_INT(r->summary.steady_peak_bytes, r->segments[segment].peak_bytes);
+    CHECK_EQ_INT(r->summary.peak_unit, r->segments[segment].unit);
+    CHECK_EQ_INT(r->summary.peak_phase, r->segments[segment].phase);
 }
 
 static void check_times(const result *r, int64_t step_ns, int64_t wait_ns, int64_t host_bytes) {
@@ -109,8 +100,8 @@ static void check_times(const result *r, int64_t step_ns, int64_t wait_ns, int64
 
 /* ---- Actions ---- */
 
-TEST(kept_and_lean_are_left_alone) {
-    static const int64_t none[N_STRETCHES] = {0};
+TEST(plain_and_recomputed_are_left_alone) {
+    static const int64_t none[N_SEGMENTS] = {0};
     result r = play(MS_ACTION_KEEP, MS_ACTION_KEEP, 0);
     check_peaks(&r, plain_peaks, none);
     check_times(&r, STEP_NS, 0, 0);
@@ -119,22 +110,22 @@ TEST(kept_and_lean_are_left_alone) {
     check_times(&r, STEP_NS + OP_NS, 0, 0);
 }
 
-/* While unit 1 runs, forward or backward, all four ticks are on their way: nothing is gained there. */
+/* While unit 1 runs, forward or backward, all four slots are on their way: nothing is gained there. */
 TEST(offload_in_flight) {
     result r = play(MS_ACTION_OFFLOAD, MS_ACTION_KEEP, 0);
-    static const int64_t change[N_STRETCHES] = {[LOSS] = -4096, [BACKWARD] = -4096};
+    static const int64_t change[N_SEGMENTS] = {[LOSS] = -4096, [BACKWARD] = -4096};
     check_peaks(&r, plain_peaks, change);
     check_peak_at(&r, BACKWARD_1);
-    check_times(&r, STEP_NS + 16000 + 1000, 16000, 4096);          /* both ways, and an eighth of one as drag */
-    CHECK_EQ_INT(r.points[BACKWARD_1].duration_ns, OP_NS + 16000); /* nothing comes behind unit 1 that would hide it */
-    CHECK_EQ_INT(r.points[BACKWARD_0].duration_ns, OP_NS + 1000);
+    check_times(&r, STEP_NS + 16000 + 1000, 16000, 4096);            /* both ways, and an eighth of one as drag */
+    CHECK_EQ_INT(r.segments[BACKWARD_1].duration_ns, OP_NS + 16000); /* nothing comes after unit 1 that would hide it */
+    CHECK_EQ_INT(r.segments[BACKWARD_0].duration_ns, OP_NS + 1000);
     CHECK_EQ_INT(r.summary.backward_ns, 3 * OP_NS + 17000);
     CHECK_EQ_INT(r.summary.forward_ns, 3 * OP_NS);
 }
 
 TEST(offload_and_wait) {
     result r = play(MS_ACTION_OFFLOAD_BLOCKING, MS_ACTION_KEEP, 0);
-    static const int64_t change[N_STRETCHES] = {
+    static const int64_t change[N_SEGMENTS] = {
         [FORWARD_1] = -4096, [LOSS] = -4096, [BACKWARD] = -4096, [BACKWARD_1] = -4096};
     check_peaks(&r, plain_peaks, change);
     check_peak_at(&r, BACKWARD_1);
@@ -142,31 +133,31 @@ TEST(offload_and_wait) {
     CHECK_EQ_INT(r.summary.parts[MS_CATEGORY_TEMPORARY], 4096);
     CHECK_EQ_INT(r.summary.first_peak_bytes, 17920 - 4096);
     check_times(&r, STEP_NS + 16000 + 1000, 16000, 4096);
-    CHECK_EQ_INT(r.points[BACKWARD_1].duration_ns, OP_NS);
-    CHECK_EQ_INT(r.points[BACKWARD_0].duration_ns, OP_NS + 17000);
+    CHECK_EQ_INT(r.segments[BACKWARD_1].duration_ns, OP_NS);
+    CHECK_EQ_INT(r.segments[BACKWARD_0].duration_ns, OP_NS + 17000);
 }
 
 TEST(both_units_offloaded) {
     result r = play(MS_ACTION_OFFLOAD_BLOCKING, MS_ACTION_OFFLOAD_BLOCKING, 0);
-    static const int64_t now[N_STRETCHES] = {
+    static const int64_t now[N_SEGMENTS] = {
         [FORWARD_1] = -4096, [LOSS] = -8192, [BACKWARD] = -8192, [BACKWARD_1] = -4096};
     check_peaks(&r, plain_peaks, now);
     check_times(&r, STEP_NS + 2 * 17000, 32000, 8192);
-    r = play(MS_ACTION_OFFLOAD, MS_ACTION_OFFLOAD, 0); /* eight ticks behind unit 1 */
-    static const int64_t later[N_STRETCHES] = {[LOSS] = -8192, [BACKWARD] = -8192};
+    r = play(MS_ACTION_OFFLOAD, MS_ACTION_OFFLOAD, 0); /* eight slots after unit 1 */
+    static const int64_t later[N_SEGMENTS] = {[LOSS] = -8192, [BACKWARD] = -8192};
     check_peaks(&r, plain_peaks, later);
     check_times(&r, STEP_NS + 32000 + 2 * 1000, 32000, 8192);
-    CHECK_EQ_INT(r.points[BACKWARD_1].duration_ns, OP_NS + 32000 + 1000);
+    CHECK_EQ_INT(r.segments[BACKWARD_1].duration_ns, OP_NS + 32000 + 1000);
 }
 
-/* Operations of 4100 ns hide two ticks of 2000. */
+/* Operations of 4100 ns hide two slots of 2000. */
 TEST(units_hide_copies) {
     ms_profile *profile = two_unit_profile();
     ms_rates rates = link_rates();
     rates.dispatch_ns = 4000;
     result r = play_profile(profile, &rates, MS_ACTION_OFFLOAD, MS_ACTION_KEEP, 0);
     check_times(&r, 7 * 4100 + 8000 + 1000, 8000, 4096);
-    CHECK_EQ_INT(r.points[FORWARD_1].peak_bytes, 18944); /* when unit 1 begins all four are still there */
+    CHECK_EQ_INT(r.segments[FORWARD_1].peak_bytes, 18944); /* when unit 1 begins all four are still there */
     rates.dispatch_ns = 8000;
     r = play_profile(profile, &rates, MS_ACTION_OFFLOAD, MS_ACTION_KEEP, 0);
     check_times(&r, 7 * 8100 + 1000, 0, 4096);
@@ -175,31 +166,31 @@ TEST(units_hide_copies) {
     ms_profile_destroy(profile);
 }
 
-/* Unit 1 is computed again from what unit 0 gave out, 2048 bytes: four ticks of 512. */
+/* Unit 1 is computed again from what unit 0 gave out, 2048 bytes: four slots of 512. */
 TEST(inputs_offloaded) {
-    static const int64_t change[N_STRETCHES] = {[LOSS] = -2048, [BACKWARD] = -2048};
+    static const int64_t change[N_SEGMENTS] = {[LOSS] = -2048, [BACKWARD] = -2048};
     for (int now = 0; now < 2; now++) {
         result r = play(MS_ACTION_KEEP, now ? MS_ACTION_RECOMPUTE_OFFLOAD_BLOCKING : MS_ACTION_RECOMPUTE_OFFLOAD, 0);
         check_peaks(&r, second_recomputed_peaks, change);
         check_times(&r, STEP_NS + OP_NS + 8000 + 500, 8000, 2048);
-        CHECK_EQ_INT(r.points[BACKWARD_1].duration_ns, 2 * OP_NS + 8500);
+        CHECK_EQ_INT(r.segments[BACKWARD_1].duration_ns, 2 * OP_NS + 8500);
     }
     /* of unit 0 there is nothing to copy: its input is not an activation */
     result r = play(MS_ACTION_RECOMPUTE_OFFLOAD_BLOCKING, MS_ACTION_KEEP, 0),
            recomputed = play(MS_ACTION_RECOMPUTE, MS_ACTION_KEEP, 0);
-    CHECK(memcmp(r.points, recomputed.points, sizeof r.points) == 0);
+    CHECK(memcmp(r.segments, recomputed.segments, sizeof r.segments) == 0);
     check_times(&r, recomputed.summary.step_ns, 0, 0);
 }
 
 /* Three of four tiles are not there while it is gone through; its two operations are queued three times more. */
 TEST(tiles) {
     result r = play(MS_ACTION_KEEP, MS_ACTION_TILE, 0);
-    static const int64_t change[N_STRETCHES] = {[BACKWARD_1] = -3072};
+    static const int64_t change[N_SEGMENTS] = {[BACKWARD_1] = -3072};
     check_peaks(&r, second_recomputed_peaks, change);
     check_peak_at(&r, FORWARD_1); /* the first of two that are equal */
-    CHECK_EQ_INT(r.points[BACKWARD_1].peak_bytes, r.points[FORWARD_1].peak_bytes);
+    CHECK_EQ_INT(r.segments[BACKWARD_1].peak_bytes, r.segments[FORWARD_1].peak_bytes);
     check_times(&r, STEP_NS + OP_NS + 3 * 2000, 0, 0);
-    CHECK_EQ_INT(r.points[BACKWARD_1].duration_ns, 2 * OP_NS + 6000);
+    CHECK_EQ_INT(r.segments[BACKWARD_1].duration_ns, 2 * OP_NS + 6000);
 }
 
 static void multiply_and_activate(script *s, int64_t made[2]) {
@@ -249,19 +240,19 @@ TEST(products_that_stay) {
     ms_profile *profile = profile_of_scripts(&kept, &recomputed);
     ms_rates rates = link_rates();
     result whole = play_profile(profile, &rates, MS_ACTION_RECOMPUTE, MS_ACTION_KEEP, 0);
-    static const int64_t whole_peaks[N_STRETCHES] = {0, 1024 + 3584, 1024 + 1024, 1024 + 1024, 1024 + 3072};
-    for (int i = 0; i < 5; i++) CHECK_EQ_INT(whole.points[i].peak_bytes, whole_peaks[i]);
+    static const int64_t whole_peaks[N_SEGMENTS] = {0, 1024 + 3584, 1024 + 1024, 1024 + 1024, 1024 + 3072};
+    for (int i = 0; i < 5; i++) CHECK_EQ_INT(whole.segments[i].peak_bytes, whole_peaks[i]);
     for (int32_t action = MS_ACTION_RECOMPUTE_EXCEPT_BOTH; action <= MS_ACTION_RECOMPUTE_EXCEPT_PRODUCTS;
          action++) { /* nothing attends */
         result r = play_profile(profile, &rates, action, MS_ACTION_KEEP, 0);
-        static const int64_t change[N_STRETCHES] = {0, 1024, 1024, 1024, 0};
+        static const int64_t change[N_SEGMENTS] = {0, 1024, 1024, 1024, 0};
         check_peaks(&r, whole_peaks, change);
         CHECK_EQ_INT(r.summary.step_ns, whole.summary.step_ns - 2300);
-        CHECK_EQ_INT(r.points[4].duration_ns, 2 * OP_NS); /* the activation again, and its backward */
+        CHECK_EQ_INT(r.segments[4].duration_ns, 2 * OP_NS); /* the activation again, and its backward */
         check_times(&r, r.summary.step_ns, 0, 0);
     }
     result r = play_profile(profile, &rates, MS_ACTION_RECOMPUTE_EXCEPT_ATTENTION, MS_ACTION_KEEP, 0);
-    CHECK(memcmp(r.points, whole.points, sizeof r.points) == 0);
+    CHECK(memcmp(r.segments, whole.segments, sizeof r.segments) == 0);
     ms_profile_destroy(profile);
 }
 
@@ -269,7 +260,7 @@ TEST(products_that_stay) {
 
 /* The same change everywhere, and another one in the optimizer's step. */
 static void check_everywhere(const result *r, int64_t change, int64_t in_step) {
-    int64_t changes[N_STRETCHES] = {0};
+    int64_t changes[N_SEGMENTS] = {0};
     for (int i = FORWARD_0; i <= BACKWARD_0; i++) changes[i] = change;
     changes[OPTIMIZER] = in_step;
     check_peaks(r, plain_peaks, changes);
@@ -309,23 +300,23 @@ TEST(gradients_in_host_memory) {
     check_everywhere(&r, 0, CHUNK - 1024);
     check_times(&r, 6 * OP_NS + 700 + 14000, 0, 2048);
     CHECK_EQ_INT(r.summary.backward_ns, 4000);
-    CHECK_EQ_INT(r.points[BACKWARD].duration_ns, OP_NS + 700);
+    CHECK_EQ_INT(r.segments[BACKWARD].duration_ns, OP_NS + 700);
 }
 
 /* Behind the 6144 bytes that unit 0 left there are 6144, 6656, 8704 and 8192 of activations and temporaries. Of each,
  * 1024 stay (the largest gradient) and an eighth of the rest. Logits and loss are computed twice. */
 TEST(loss_by_tiles) {
     result r = play(MS_ACTION_KEEP, MS_ACTION_KEEP, MS_MODEL_TILE_LOSS);
-    static const int64_t change[N_STRETCHES] = {[FORWARD_1] = 1024 + 640 - 6144,
-                                                [LOSS] = 1024 + 704 - 6656,
-                                                [BACKWARD] = 1024 + 960 - 8704,
-                                                [BACKWARD_1] = 1024 + 896 - 8192};
+    static const int64_t change[N_SEGMENTS] = {[FORWARD_1] = 1024 + 640 - 6144,
+                                               [LOSS] = 1024 + 704 - 6656,
+                                               [BACKWARD] = 1024 + 960 - 8704,
+                                               [BACKWARD_1] = 1024 + 896 - 8192};
     check_peaks(&r, plain_peaks, change);
     check_peak_at(&r, BACKWARD_1);
     CHECK_EQ_INT(r.summary.parts[MS_CATEGORY_TEMPORARY], 0); /* temporaries first */
     CHECK_EQ_INT(r.summary.parts[MS_CATEGORY_ACTIVATION], 10240 - (6272 - 4096));
     check_times(&r, STEP_NS + 2 * OP_NS, 0, 0);
-    CHECK_EQ_INT(r.points[BACKWARD].duration_ns, 3 * OP_NS);
+    CHECK_EQ_INT(r.segments[BACKWARD].duration_ns, 3 * OP_NS);
 }
 
 TEST(a_state_without_actions) {
@@ -345,7 +336,7 @@ TEST(a_state_without_actions) {
     ms_profile_destroy(profile);
 }
 
-/* Several stretches of an optimizer step are one step. */
+/* Several segments of an optimizer step are one step. */
 TEST(an_optimizer_step_in_pieces) {
     script s;
     two_units(&s, false);
@@ -363,17 +354,18 @@ TEST(an_optimizer_step_in_pieces) {
     ms_simulation_summary summary = {.struct_bytes = sizeof summary};
     ms_simulation *sim = NULL;
     CHECK_STATUS(ms_simulation_create(&request, &sim), MS_OK);
-    CHECK_EQ_INT(ms_simulation_count_segments(sim), N_STRETCHES + 1);
+    CHECK_EQ_INT(ms_simulation_count_segments(sim), N_SEGMENTS + 1);
     CHECK_STATUS(ms_simulation_get_summary(sim, &summary), MS_OK);
     CHECK_EQ_INT(summary.optimizer_ns, 8000);
     ms_simulation_destroy(sim);
     ms_profile_destroy(profile);
 }
 
-/* Every state with every action, on every kind of device, with the allocator's model too: sums stay sums. */
+/* Every set of model options with every action, on every kind of device, with the allocator's model too: sums stay
+ * sums. */
 TEST(everything_adds_up) {
     ms_profile *profile = two_unit_profile();
-    for (uint32_t state = 0; state <= MS_MODEL_ALL; state++) {
+    for (uint32_t options = 0; options <= MS_MODEL_ALL; options++) {
         for (int32_t i = 0; i < MS_N_ACTIONS * MS_N_ACTIONS; i++) {
             const int32_t actions[] = {i / MS_N_ACTIONS, i % MS_N_ACTIONS};
             ms_rates rates = link_rates();
@@ -384,7 +376,7 @@ TEST(everything_adds_up) {
                                              .n_actions = 2,
                                              .device = DEVICE_OF(&rates, 0),
                                              .flags = i % 3 == 0 ? MS_SIMULATE_ALLOCATOR : 0,
-                                             .model_options = state};
+                                             .model_options = options};
             ms_simulation_summary s = {.struct_bytes = sizeof s};
             ms_simulation *sim = NULL;
             CHECK_STATUS(ms_simulation_create(&request, &sim), MS_OK);
@@ -403,7 +395,7 @@ TEST(everything_adds_up) {
     ms_profile_destroy(profile);
 }
 
-SUITE(overlay, CASE(kept_and_lean_are_left_alone), CASE(offload_in_flight), CASE(offload_and_wait),
+SUITE(sim_actions, CASE(plain_and_recomputed_are_left_alone), CASE(offload_in_flight), CASE(offload_and_wait),
       CASE(both_units_offloaded), CASE(units_hide_copies), CASE(inputs_offloaded), CASE(tiles),
       CASE(products_that_stay), CASE(moments_of_8_bits), CASE(weights_in_two_halves), CASE(moments_in_host_memory),
       CASE(gradients_in_host_memory), CASE(loss_by_tiles), CASE(a_state_without_actions),

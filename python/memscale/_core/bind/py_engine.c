@@ -1,8 +1,8 @@
-/* engine.c - the calls into libmemscale about hardware and units.
+/* py_engine.c - the calls into libmemscale about hardware and units.
  *
  * Validate under the GIL, release it, call the core, take it back, raise.
  */
-#include "core.h"
+#include "bind.h"
 
 #include <string.h>
 
@@ -72,28 +72,35 @@ static ms_module *read_modules(PyObject *const *args, Py_ssize_t *out_n) {
     return modules;
 }
 
+static PyObject *unit_rows(const int64_t *units, const uint32_t *flags, int64_t n) {
+    PyObject *list = PyList_New(0);
+    for (int64_t i = 0; list != NULL && i < n; i++) {
+        PyObject *row = Py_BuildValue("(LI)", (long long)units[i], (unsigned int)flags[i]);
+        if (row == NULL || PyList_Append(list, row) < 0) Py_CLEAR(list);
+        Py_XDECREF(row);
+    }
+    return list;
+}
+
 PyObject *core_find_units(PyObject *module, PyObject *const *args, Py_ssize_t n_args) {
     Py_ssize_t n = 0;
     if (!core_check_count("find_units", n_args, 5)) return NULL;
     ms_module *modules = read_modules(args, &n);
     if (modules == NULL) return NULL;
     int64_t n_units = 0, *units = PyMem_Calloc((size_t)n + 1, sizeof *units);
+    uint32_t *flags = PyMem_Calloc((size_t)n + 1, sizeof *flags);
     PyObject *result = NULL;
-    if (units == NULL) {
+    if (units == NULL || flags == NULL) {
         (void)PyErr_NoMemory();
     } else {
         ms_status status;
         Py_BEGIN_ALLOW_THREADS
-        status = ms_units_find(modules, n, units, &n_units);
+        status = ms_units_find(modules, n, units, flags, &n_units);
         Py_END_ALLOW_THREADS
-        result = status == MS_OK ? PyList_New(0) : core_raise(core_get_state(module), status);
-    }
-    for (int64_t i = 0; result != NULL && i < n_units; i++) {
-        PyObject *index = PyLong_FromLongLong(units[i]);
-        if (index == NULL || PyList_Append(result, index) < 0) Py_CLEAR(result);
-        Py_XDECREF(index);
+        result = status == MS_OK ? unit_rows(units, flags, n_units) : core_raise(core_get_state(module), status);
     }
     PyMem_Free(units);
+    PyMem_Free(flags);
     PyMem_Free(modules);
     return result;
 }

@@ -1,9 +1,9 @@
-/* gpu.c - the GPUs of this process: a type over ms_gpu_*.
+/* py_gpu.c - the GPUs of this process: a type over ms_gpu_*.
  *
  * Calls release the GIL, so another thread may close the object meanwhile. It is then closed for new calls at once, and
  * destroyed when the last call that was running returns. The counter of running calls is guarded by the GIL.
  */
-#include "core.h"
+#include "bind.h"
 
 #include <string.h>
 
@@ -89,9 +89,10 @@ static int read_nvrtc(options *o, PyObject *paths) {
 }
 
 static PyObject *gpu_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {(char *)"driver", (char *)"nvml", (char *)"nvrtc", (char *)"cache", NULL};
+    static const char *const names[] = {(char *)"driver", (char *)"nvml", (char *)"nvrtc", (char *)"cache", NULL};
     PyObject *driver = NULL, *nvml = NULL, *nvrtc = NULL, *cache = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|OOOO:Gpu", names, &driver, &nvml, &nvrtc, &cache)) return NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|OOOO:Gpu", (char **)names, &driver, &nvml, &nvrtc, &cache))
+        return NULL;
     options o = {.core = {.struct_bytes = sizeof o.core}};
     GpuObject *self = NULL;
     if (read_path(driver, &o.owners[0], &o.core.driver_path) == 0 &&
@@ -145,10 +146,10 @@ static PyObject *part_row(const char *name, const ms_gpu_component_info *part) {
     return Py_BuildValue("(sNLN)", name, PyBool_FromLong((long)part->works), (long long)part->version, text);
 }
 
-PyDoc_STRVAR(parts_doc, "parts($self, /)\n--\n\n"
-                        "Tuples (name, works, version, text): what it is, or why it does not work.");
+PyDoc_STRVAR(components_doc, "components($self, /)\n--\n\n"
+                             "Tuples (name, works, version, text): what it is, or why it does not work.");
 
-static PyObject *gpu_parts(PyObject *object, PyObject *Py_UNUSED(unused)) {
+static PyObject *gpu_components(PyObject *object, PyObject *Py_UNUSED(unused)) {
     GpuObject *self = (GpuObject *)object;
     ms_gpu *gpu = begin_call(self);
     if (gpu == NULL) return NULL;
@@ -253,7 +254,7 @@ PyObject *core_checksum(PyObject *Py_UNUSED(module), PyObject *data) {
 
 static PyMethodDef methods[] = {
     {"close", gpu_close, METH_NOARGS, close_doc},
-    {"parts", gpu_parts, METH_NOARGS, parts_doc},
+    {"components", gpu_components, METH_NOARGS, components_doc},
     {"hw", gpu_hw, METH_VARARGS, hw_doc},
     {"checksum", FAST(gpu_checksum), METH_FASTCALL, checksum_doc},
     {"link", FAST(gpu_link), METH_FASTCALL, link_doc},

@@ -1,10 +1,11 @@
-/* profile.c - profiles: traces in, simulations out.
+/* py_profile.c - Profile: traces in, simulations and predictions out.
  *
  * A trace comes as a tuple of bytes, arrays of 64-bit integers in the layout of memscale.h, which are borrowed for the
  * call.
  */
-#include "core.h"
+#include "bind.h"
 
+#include <stddef.h>
 #include <string.h>
 
 typedef struct ProfileObject {
@@ -14,8 +15,7 @@ typedef struct ProfileObject {
 
 PyObject *core_wrap_profile(core_state *state, ms_status status, ms_profile *profile) {
     if (status != MS_OK) return core_raise(state, status);
-    allocfunc alloc = (allocfunc)PyType_GetSlot(state->profile_type, Py_tp_alloc);
-    ProfileObject *object = (ProfileObject *)alloc(state->profile_type, 0);
+    ProfileObject *object = core_allocate(state->profile_type);
     if (object == NULL)
         ms_profile_destroy(profile);
     else
@@ -84,24 +84,34 @@ static int read_trace(PyObject *tuple, ms_trace *out) {
     return out->names == NULL ? -1 : 0;
 }
 
+/* One number and one set of flags for each name. */
+static int read_unit_arrays(PyObject *sizes, PyObject *flags, ms_profile_request *out) {
+    int64_t n_sizes = 0, n_flags = 0;
+    if (read_array(sizes, sizeof *out->unit_param_bytes, (const void **)&out->unit_param_bytes, &n_sizes) < 0 ||
+        read_array(flags, sizeof *out->unit_flags, (const void **)&out->unit_flags, &n_flags) < 0)
+        return -1;
+    if (n_sizes == out->n_units && n_flags == out->n_units) return 0;
+    PyErr_SetString(PyExc_ValueError, "profile_from_traces(): as many sizes and flags as names are needed");
+    return -1;
+}
+
 PyObject *core_profile_from_traces(PyObject *module, PyObject *const *args, Py_ssize_t n_args) {
     if (!core_check_count("profile_from_traces", n_args, 6)) return NULL;
-    ms_trace kept = {0}, recomputed = {0};
-    ms_profile_request request = {.struct_bytes = sizeof request, .kept = &kept};
-    int64_t n_sizes = 0;
+    ms_trace plain = {0}, recomputed = {0};
+    ms_profile_request request = {.struct_bytes = sizeof request, .plain = &plain};
     PyObject *result = NULL;
-    request.batch = PyLong_AsLongLong(args[4]);
-    request.length = PyLong_AsLongLong(args[5]);
-    if (PyErr_Occurred()) return NULL;
+    long long batch, length;
+    if (!PyTuple_Check(args[5]) || !PyArg_ParseTuple(args[5], "LL;a shape is (batch, length)", &batch, &length)) {
+        if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "a shape is (batch, length)");
+        return NULL;
+    }
+    request.batch = batch;
+    request.length = length;
     const char **names = read_names(args[0], &request.n_units);
     request.unit_names = names;
-    if (names == NULL || read_array(args[1], 8, (const void **)&request.unit_param_bytes, &n_sizes) < 0) goto done;
-    if (n_sizes != request.n_units) {
-        PyErr_SetString(PyExc_ValueError, "profile_from_traces(): as many sizes as names are needed");
-        goto done;
-    }
-    if (read_trace(args[2], &kept) < 0 || (args[3] != Py_None && read_trace(args[3], &recomputed) < 0)) goto done;
-    if (args[3] != Py_None) request.recomputed = &recomputed;
+    if (names == NULL || read_unit_arrays(args[1], args[2], &request) < 0) goto done;
+    if (read_trace(args[3], &plain) < 0 || (args[4] != Py_None && read_trace(args[4], &recomputed) < 0)) goto done;
+    if (args[4] != Py_None) request.recomputed = &recomputed;
     ms_profile *profile = NULL;
     ms_status status;
     Py_BEGIN_ALLOW_THREADS
@@ -109,7 +119,7 @@ PyObject *core_profile_from_traces(PyObject *module, PyObject *const *args, Py_s
     Py_END_ALLOW_THREADS
     result = core_wrap_profile(core_get_state(module), status, profile);
 done:
-    PyMem_Free((void *)kept.names);
+    PyMem_Free((void *)plain.names);
     PyMem_Free((void *)recomputed.names);
     PyMem_Free((void *)names);
     return result;
@@ -124,7 +134,76 @@ PyObject *core_profile_from_json(PyObject *module, PyObject *object) {
     return core_wrap_profile(core_get_state(module), status, profile);
 }
 
+/* ---- Units alone ---- */
+
+ms_unit *core_read_units(PyObject *list, Py_ssize_t *out_n) {
+    if (!PyList_Check(list)) {
+        PyErr_SetString(PyExc_TypeError, "units must be a list of tuples");
+        return NULL;
+    }
+    Py_ssize_t n = PyList_Size(list);
+    ms_unit *units = PyMem_Calloc((size_t)n + 1, sizeof *units);
+    if (units == NULL) {
+        (void)PyErr_NoMemory();
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < n; i++) {
+        long long params, saved, boundary, rows;
+        unsigned int flags;
+        PyObject *row = PyList_GetItem(list, i);
+        if (!PyTuple_Check(row)) {
+            PyErr_SetString(PyExc_TypeError, "units must be a list of tuples");
+            PyMem_Free(units);
+            return NULL;
+        }
+        if (!PyArg_ParseTuple(row, "sLLLLI", &units[i].name, &params, &saved, &boundary, &rows, &flags)) {
+            PyMem_Free(units);
+            return NULL;
+        }
+        units[i].param_bytes = params;
+        units[i].saved_bytes = saved;
+        units[i].input_bytes = boundary;
+        units[i].n_rows = rows;
+        units[i].flags = flags;
+    }
+    *out_n = n;
+    return units;
+}
+
+PyObject *core_profile_from_units(PyObject *module, PyObject *const *args, Py_ssize_t n_args) {
+    Py_ssize_t n = 0;
+    if (!core_check_count("profile_from_units", n_args, 3)) return NULL;
+    ms_profile_view view = {.struct_bytes = sizeof view,
+                            .resident_bytes = PyLong_AsLongLong(args[1]),
+                            .outside_bytes = PyLong_AsLongLong(args[2])};
+    if (PyErr_Occurred()) return NULL;
+    ms_unit *units = core_read_units(args[0], &n);
+    if (units == NULL) return NULL;
+    view.units = units;
+    view.n_units = n;
+    ms_profile *profile = NULL;
+    ms_status status = ms_profile_create(&view, &profile);
+    PyMem_Free(units);
+    return core_wrap_profile(core_get_state(module), status, profile);
+}
+
 /* ---- Shapes ---- */
+
+PyObject *core_fit_shapes(PyObject *module, PyObject *const *args, Py_ssize_t n_args) {
+    ms_shape shapes[MS_FIT_MAX_SHAPES];
+    int64_t n = 0;
+    if (!core_check_count("fit_shapes", n_args, 2)) return NULL;
+    ms_shape known = {.batch = PyLong_AsLongLong(args[0]), .length = PyLong_AsLongLong(args[1])};
+    if (PyErr_Occurred()) return NULL;
+    ms_status status = ms_profile_get_fit_shapes(known, shapes, &n);
+    PyObject *list = status == MS_OK ? PyList_New(0) : core_raise(core_get_state(module), status);
+    for (int64_t i = 0; list != NULL && i < n; i++) {
+        PyObject *row = Py_BuildValue("(LL)", (long long)shapes[i].batch, (long long)shapes[i].length);
+        if (row == NULL || PyList_Append(list, row) < 0) Py_CLEAR(list);
+        Py_XDECREF(row);
+    }
+    return list;
+}
 
 PyObject *core_profile_fit(PyObject *module, PyObject *list) {
     core_state *state = core_get_state(module);
@@ -172,17 +251,7 @@ static PyObject *profile_at(PyObject *self, PyObject *args) {
 
 /* ---- Simulations ---- */
 
-PyObject *core_parts_of(const int64_t *parts) {
-    PyObject *list = PyList_New(0);
-    for (int i = 0; list != NULL && i < MS_N_CATEGORIES; i++) {
-        PyObject *value = PyLong_FromLongLong(parts[i]);
-        if (value == NULL || PyList_Append(list, value) < 0) Py_CLEAR(list);
-        Py_XDECREF(value);
-    }
-    return list;
-}
-
-static PyObject *points_of(const ms_simulation *sim) {
+static PyObject *segments_of(const ms_simulation *sim) {
     PyObject *list = PyList_New(0);
     for (int64_t i = 0; list != NULL && i < ms_simulation_count_segments(sim); i++) {
         ms_simulation_segment p = {.struct_bytes = sizeof p};
@@ -196,96 +265,110 @@ static PyObject *points_of(const ms_simulation *sim) {
     return list;
 }
 
-static PyObject *summary_of(const ms_simulation *sim) {
+static PyObject *summary_of(const ms_simulation_summary *summary) {
+    int64_t n;
+    const ms_field *fields = ms_simulation_summary_fields(&n);
+    return core_fields_of(fields, n, summary);
+}
+
+/* The keywords that simulate() and predict() share. */
+typedef struct simulation_arguments {
+    PyObject *device, *actions;
+    long long limit_bytes;
+    unsigned int flags, model_options;
+} simulation_arguments;
+
+static int read_simulation(PyObject *self, const simulation_arguments *arguments, ms_simulation_request *out) {
+    *out = (ms_simulation_request){.struct_bytes = sizeof *out,
+                                   .profile = ((ProfileObject *)self)->profile,
+                                   .device = core_device_of(core_state_of_type(Py_TYPE(self)), arguments->device),
+                                   .limit_bytes = arguments->limit_bytes,
+                                   .flags = arguments->flags,
+                                   .model_options = arguments->model_options};
+    if (out->device == NULL) return -1;
+    if (core_is_none(arguments->actions)) return 0;
+    return read_array(arguments->actions, sizeof *out->actions, (const void **)&out->actions, &out->n_actions);
+}
+
+static PyObject *simulation_dict(core_state *state, const ms_simulation *sim) {
     ms_simulation_summary s = {.struct_bytes = sizeof s};
-    if (ms_simulation_get_summary(sim, &s) != MS_OK) return NULL;
-    const struct {
-        const char *name;
-        int64_t value;
-    } numbers[] = {
-        {"state_bytes", s.start_bytes},
-        {"first_peak_bytes", s.first_peak_bytes},
-        {"steady_peak_bytes", s.steady_peak_bytes},
-        {"between_bytes", s.idle_bytes},
-        {"first_reserved_bytes", s.first_reserved_bytes},
-        {"reserved_bytes", s.reserved_bytes},
-        {"unused_bytes", s.unused_bytes},
-        {"step_ns", s.step_ns},
-        {"forward_ns", s.forward_ns},
-        {"backward_ns", s.backward_ns},
-        {"optimizer_ns", s.optimizer_ns},
-        {"host_ns", s.host_ns},
-        {"device_ns", s.device_ns},
-        {"n_ops", s.n_ops},
-        {"host_bytes", s.host_bytes},
-        {"wait_ns", s.wait_ns},
-        {"peak_unit", s.peak_unit},
-        {"peak_phase", s.peak_phase},
-    };
-    PyObject *dict = Py_BuildValue("{sNsN}", "parts", core_parts_of(s.parts), "points", points_of(sim));
-    for (size_t i = 0; dict != NULL && i < sizeof numbers / sizeof *numbers; i++) {
-        PyObject *value = PyLong_FromLongLong(numbers[i].value);
-        if (value == NULL || PyDict_SetItemString(dict, numbers[i].name, value) < 0) Py_CLEAR(dict);
-        Py_XDECREF(value);
-    }
+    ms_status status = ms_simulation_get_summary(sim, &s);
+    PyObject *dict = status == MS_OK ? summary_of(&s) : core_raise(state, status);
+    PyObject *segments = dict == NULL ? NULL : segments_of(sim);
+    if (segments == NULL || PyDict_SetItemString(dict, "segments", segments) < 0) Py_CLEAR(dict);
+    Py_XDECREF(segments);
     return dict;
 }
 
-PyDoc_STRVAR(simulate_doc, "simulate($self, actions, rates, n_multiprocessors, limit_bytes, flags, state, /)\n--\n\n"
-                           "Play the step. actions: bytes of 32-bit integers, one for each unit, or None; rates: JSON "
-                           "text. A dict.");
+PyDoc_STRVAR(simulate_doc, "simulate($self, device, *, actions=None, limit_bytes=0, flags=0, model_options=0)\n--\n\n"
+                           "Simulate the step. actions: bytes of 32-bit integers, one for each unit; flags: "
+                           "SIMULATE_*. A dict.");
 
-static PyObject *profile_simulate(PyObject *self, PyObject *args) {
-    PyObject *actions;
-    const char *text;
-    Py_ssize_t n_text;
-    long long n_multiprocessors, limit;
-    unsigned int flags, model_state;
-    ms_rates rates = {.struct_bytes = sizeof rates};
-    ms_device device = {.struct_bytes = sizeof device, .rates = &rates};
-    ms_simulation_request request = {.struct_bytes = sizeof request, .device = &device};
-    core_state *state = core_state_of_type(Py_TYPE(self));
-    if (!PyArg_ParseTuple(args, "Os#LLII:simulate", &actions, &text, &n_text, &n_multiprocessors, &limit, &flags,
-                          &model_state))
+static PyObject *profile_simulate(PyObject *self, PyObject *args, PyObject *keywords) {
+    static const char *const names[] = {"device", "actions", "limit_bytes", "flags", "model_options", NULL};
+    simulation_arguments arguments = {0};
+    ms_simulation_request request;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$OLII:simulate", (char **)names, &arguments.device,
+                                     &arguments.actions, &arguments.limit_bytes, &arguments.flags,
+                                     &arguments.model_options) ||
+        read_simulation(self, &arguments, &request) < 0)
         return NULL;
-    if (actions != Py_None && read_array(actions, 4, (const void **)&request.actions, &request.n_actions) < 0)
-        return NULL;
-    request.profile = ((ProfileObject *)self)->profile;
-    device.n_multiprocessors = n_multiprocessors;
-    request.limit_bytes = limit;
-    request.flags = flags;
-    request.model_options = model_state;
     ms_simulation *sim = NULL;
-    ms_status status = ms_rates_from_json(text, (size_t)n_text, &rates);
-    device.kind = rates.capability > 0 ? MS_DEVICE_GPU : MS_DEVICE_HOST;
-    if (status == MS_OK) {
-        Py_BEGIN_ALLOW_THREADS
-        status = ms_simulation_create(&request, &sim);
-        Py_END_ALLOW_THREADS
-    }
-    if (status != MS_OK) return core_raise(state, status);
-    PyObject *result = summary_of(sim);
+    ms_status status;
+    Py_BEGIN_ALLOW_THREADS
+    status = ms_simulation_create(&request, &sim);
+    Py_END_ALLOW_THREADS
+    core_state *state = core_state_of_type(Py_TYPE(self));
+    PyObject *result = status == MS_OK ? simulation_dict(state, sim) : core_raise(state, status);
     ms_simulation_destroy(sim);
     return result;
 }
 
-PyDoc_STRVAR(frontier_doc, "frontier($self, unit, rates, /)\n--\n\n"
-                           "What a unit could keep for its backward: tuples (keeps, kept_bytes, recompute_ns, "
-                           "spared_ns). rates: JSON text.");
+PyDoc_STRVAR(predict_doc,
+             "predict($self, device, *, actions=None, flags=0, usable_bytes=0, was_run=False)\n--\n\n"
+             "Will the step fit into usable_bytes (0: what the device has)? A dict: the summary of its simulation, "
+             "peak_bytes with low_bytes and high_bytes, usable_bytes and fits.");
+
+static PyObject *profile_predict(PyObject *self, PyObject *args, PyObject *keywords) {
+    static const char *const names[] = {"device", "actions", "flags", "usable_bytes", "was_run", NULL};
+    simulation_arguments arguments = {0};
+    ms_simulation_request request;
+    long long usable_bytes = 0;
+    int was_run = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$OILp:predict", (char **)names, &arguments.device,
+                                     &arguments.actions, &arguments.flags, &usable_bytes, &was_run) ||
+        read_simulation(self, &arguments, &request) < 0)
+        return NULL;
+    ms_simulation_summary summary = {.struct_bytes = sizeof summary};
+    ms_prediction prediction = {.struct_bytes = sizeof prediction, .simulation = &summary};
+    ms_status status;
+    Py_BEGIN_ALLOW_THREADS
+    status = ms_predict(&request, usable_bytes, was_run, &prediction);
+    Py_END_ALLOW_THREADS
+    if (status != MS_OK) return core_raise(core_state_of_type(Py_TYPE(self)), status);
+    int64_t n;
+    const ms_field *fields = ms_prediction_fields(&n);
+    PyObject *dict = summary_of(&summary);
+    if (dict != NULL && core_fields_into(dict, fields, n, &prediction) < 0) Py_CLEAR(dict);
+    return dict;
+}
+
+PyDoc_STRVAR(frontier_doc, "frontier($self, unit, device, /)\n--\n\n"
+                           "What a unit could keep for its backward: tuples (keeps, held_bytes, recompute_ns, "
+                           "spared_ns).");
 
 static PyObject *profile_frontier(PyObject *self, PyObject *args) {
-    const char *text;
-    Py_ssize_t n_text;
+    core_state *state = core_state_of_type(Py_TYPE(self));
+    PyObject *object;
     long long unit;
-    ms_rates rates = {.struct_bytes = sizeof rates};
     ms_frontier_point points[MS_FRONTIER_MAX_POINTS];
     int64_t n = 0;
-    if (!PyArg_ParseTuple(args, "Ls#:frontier", &unit, &text, &n_text)) return NULL;
-    ms_status status = ms_rates_from_json(text, (size_t)n_text, &rates);
-    if (status == MS_OK)
-        status =
-            ms_profile_frontier(((ProfileObject *)self)->profile, unit, &rates, points, MS_FRONTIER_MAX_POINTS, &n);
-    if (status != MS_OK) return core_raise(core_state_of_type(Py_TYPE(self)), status);
+    if (!PyArg_ParseTuple(args, "LO:frontier", &unit, &object)) return NULL;
+    const ms_device *device = core_device_of(state, object);
+    if (device == NULL) return NULL;
+    ms_status status =
+        ms_profile_frontier(((ProfileObject *)self)->profile, unit, device->rates, points, MS_FRONTIER_MAX_POINTS, &n);
+    if (status != MS_OK) return core_raise(state, status);
     PyObject *list = PyList_New(0);
     for (int64_t i = 0; list != NULL && i < n; i++) {
         const ms_frontier_point *p = &points[i];
@@ -300,7 +383,7 @@ static PyObject *profile_frontier(PyObject *self, PyObject *args) {
 /* ---- The rest ---- */
 
 PyDoc_STRVAR(units_doc, "units($self, /)\n--\n\n"
-                        "Tuples (name, param_bytes, saved_bytes, input_bytes, n_rows, flags), as plan_create takes.");
+                        "Tuples (name, param_bytes, saved_bytes, input_bytes, n_rows, flags)");
 
 static PyObject *profile_units(PyObject *self, PyObject *Py_UNUSED(unused)) {
     ms_profile_view view = {.struct_bytes = sizeof view};
@@ -327,9 +410,9 @@ static PyObject *profile_costs(PyObject *self, PyObject *args) {
     if (!PyArg_ParseTuple(args, "Li:costs", &unit, &phase)) return NULL;
     ms_status status = ms_profile_get_costs(((ProfileObject *)self)->profile, unit, phase, &c);
     if (status != MS_OK) return core_raise(core_state_of_type(Py_TYPE(self)), status);
-    return Py_BuildValue("{sLsLsLsLsLsL}", "flops", (long long)c.flops, "bytes", (long long)c.bytes, "n_ops",
-                         (long long)c.n_ops, "n_kernels", (long long)c.n_kernels, "n_random", (long long)c.n_random,
-                         "working_bytes", (long long)c.working_bytes);
+    int64_t n;
+    const ms_field *fields = ms_unit_costs_fields(&n);
+    return core_fields_of(fields, n, &c);
 }
 
 PyDoc_STRVAR(to_json_doc, "to_json($self, /)\n--\n\nThe profile as JSON text.");
@@ -341,16 +424,15 @@ static PyObject *profile_to_json(PyObject *self, PyObject *Py_UNUSED(unused)) {
 }
 
 static void profile_dealloc(PyObject *self) {
-    PyTypeObject *type = Py_TYPE(self);
     ms_profile_destroy(((ProfileObject *)self)->profile);
-    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
-    Py_DECREF(type);
+    core_free(self);
 }
 
 static PyMethodDef profile_methods[] = {
     {"at", profile_at, METH_VARARGS, at_doc},
     {"frontier", profile_frontier, METH_VARARGS, frontier_doc},
-    {"simulate", profile_simulate, METH_VARARGS, simulate_doc},
+    {"simulate", (PyCFunction)(void (*)(void))profile_simulate, METH_VARARGS | METH_KEYWORDS, simulate_doc},
+    {"predict", (PyCFunction)(void (*)(void))profile_predict, METH_VARARGS | METH_KEYWORDS, predict_doc},
     {"units", profile_units, METH_NOARGS, units_doc},
     {"costs", profile_costs, METH_VARARGS, costs_doc},
     {"to_json", profile_to_json, METH_NOARGS, to_json_doc},

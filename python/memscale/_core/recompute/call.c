@@ -1,22 +1,23 @@
-/* call.c - one call of a unit, and how to repeat it.
+/* call.c - one call of a unit: its first run, and its recomputation in backward.
  *
- * A Call remembers what the first run of a unit saw: what observe.c notes, random generators and torch's switches.
- * run() is the first run, with a Frame as hook on saved
- * tensors; core_call_repeat(), which the frame asks for in backward, runs the unit again under the same conditions.
- * enter() and leave() are these conditions by themselves.
+ * Unit.run() is what every training step does. The call notes what its forward depends on: inputs and modules (which
+ * are captured anew only where they changed since the last call), versions of tensors, switches, generators. Buffers
+ * that the unit may change are copied, to be put back; other tensors are watched: whether something changed them in
+ * place shows in their version counters. Then the forward runs with pack() of a SavedTensors as hook on saved tensors.
+ * core_call_recompute(), which that asks for in backward, puts everything back and runs the forward again.
  *
  * What always holds
  *   - leave() undoes what enter() did, last to first, also after an exception and after an enter() that failed halfway.
  *   - A call keeps no tensor with a history, so it never keeps the graph before it alive.
- *   - One repetition of a unit at a time: its modules live in another state meanwhile (the unit's lock). The lock order
- *     is: the frame's, the unit's, the random lock.
+ *   - One recomputation of a unit at a time: its modules have another state meanwhile (the unit's lock). The lock order
+ *     is: the saved tensors', the unit's, the random lock.
  */
-#include "core.h"
+#include "recompute.h"
 
 #include <string.h>
 
 /* Steps of enter(), as bits of `entered`. */
-enum { UNIT_LOCK = 1, RANDOM_LOCK = 2, SWITCHES = 4, RANDOM = 8, GRAD_ON = 16, MODULES = 32, FLAGS = 64 };
+enum { UNIT_LOCK = 1, SWITCHES = 2, RANDOM = 4, GRAD_ON = 8, MODULES = 16, FLAGS = 32 };
 
 static int call_void(PyObject *function) {
     PyObject *result = PyObject_CallNoArgs(function);
@@ -30,13 +31,289 @@ static int call_method_void(PyObject *object, PyObject *name) {
     return result == NULL ? -1 : 0;
 }
 
-/* ---- The conditions of the first run, again ---- */
+static int call_with(PyObject *function, PyObject *argument) {
+    PyObject *result = PyObject_CallFunctionObjArgs(function, argument, NULL);
+    Py_XDECREF(result);
+    return result == NULL ? -1 : 0;
+}
 
-static int check_observed(const Call *self) {
-    if (self->switches != NULL) return 0;
-    PyErr_SetString(PyExc_RuntimeError, "observe() has not been called");
+/* ---- Devices ---- */
+
+Py_ssize_t core_cuda_index(core_state *state, PyObject *device) {
+    PyObject *type = PyObject_GetAttr(device, state->str_type);
+    int is_cuda = type == NULL ? -1 : PyUnicode_CompareWithASCIIString(type, "cuda") == 0;
+    Py_XDECREF(type);
+    if (is_cuda <= 0) return is_cuda < 0 ? -2 : -1;
+    PyObject *index = PyObject_GetAttr(device, state->str_index);
+    Py_ssize_t value = index == NULL || index == Py_None ? 0 : PyLong_AsSsize_t(index);
+    int failed = index == NULL || PyErr_Occurred();
+    Py_XDECREF(index);
+    return failed ? -2 : value;
+}
+
+static int contains(PyObject *devices, PyObject *device) {
+    for (Py_ssize_t i = 0; i < PyTuple_Size(devices); i++) {
+        int same = PyObject_RichCompareBool(PyTuple_GetItem(devices, i), device, Py_EQ);
+        if (same != 0) return same;
+    }
+    return 0;
+}
+
+PyObject *core_devices_add(core_state *state, PyObject *devices, PyObject *tensors) {
+    for (Py_ssize_t i = 0; devices != NULL && i < PyList_Size(tensors); i++) {
+        PyObject *device = CORE_READ(state, PyList_GetItem(tensors, i), device);
+        int known = device == NULL ? -1 : contains(devices, device);
+        if (known != 1) {
+            PyObject *one = known < 0 ? NULL : PyTuple_Pack(1, device);
+            PyObject *joined = one == NULL ? NULL : PySequence_Concat(devices, one);
+            Py_XDECREF(one);
+            Py_DECREF(devices);
+            devices = joined;
+        }
+        Py_XDECREF(device);
+    }
+    return devices;
+}
+
+int core_has_cuda(core_state *state, PyObject *devices) {
+    for (Py_ssize_t i = 0; i < PyTuple_Size(devices); i++) {
+        Py_ssize_t index = core_cuda_index(state, PyTuple_GetItem(devices, i));
+        if (index != -1) return index == -2 ? -1 : 1;
+    }
+    return 0;
+}
+
+/* ---- Locks ---- */
+
+/* The thread that holds the lock of a unit may take it again. */
+static void lock_unit(Unit *unit) {
+    unsigned long me = PyThread_get_thread_ident();
+    if (unit->depth == 0 || unit->owner != me) {
+        if (!PyThread_acquire_lock(unit->lock, NOWAIT_LOCK)) {
+            Py_BEGIN_ALLOW_THREADS(void)
+            PyThread_acquire_lock(unit->lock, WAIT_LOCK);
+            Py_END_ALLOW_THREADS
+        }
+        unit->owner = me;
+    }
+    unit->depth++;
+}
+
+static void unlock_unit(Unit *unit) {
+    if (--unit->depth == 0) PyThread_release_lock(unit->lock);
+}
+
+/* Take the lock of the CPU's generators; `*out` gets it, owned, or NULL where none is needed. A unit on a GPU takes
+ * none: its backward has a thread of its own, which must not wait for one that waits for it. */
+static int take_random_lock(core_state *state, const Call *self, PyObject **out) {
+    *out = NULL;
+    int on_gpu = state->random_lock == NULL ? 1 : core_has_cuda(state, self->devices);
+    if (on_gpu != 0) return on_gpu < 0 ? -1 : 0;
+    PyObject *lock = state->random_lock; /* a fork may replace it */
+    Py_INCREF(lock);
+    if (call_method_void(lock, state->str_acquire) == 0) {
+        *out = lock;
+        return 0;
+    }
+    Py_DECREF(lock);
     return -1;
 }
+
+/* Give it back; steals it. */
+static int release_random_lock(core_state *state, PyObject *lock) {
+    int status = lock == NULL ? 0 : call_method_void(lock, state->str_release);
+    Py_XDECREF(lock);
+    return status;
+}
+
+/* ---- What a call depends on ---- */
+
+/* The devices of inputs and parameters. Those of the parameters were found when the modules were captured; a model that
+ * moves takes its first parameter along. */
+static PyObject *find_devices(core_state *state, Call *self) {
+    PyObject *parameters = self->state->parameters, *known = self->state->devices;
+    if (PyList_Size(parameters) > 0) {
+        PyObject *device = CORE_READ(state, PyList_GetItem(parameters, 0), device);
+        int same = device == NULL ? -1 : PyObject_RichCompareBool(PyTuple_GetItem(known, 0), device, Py_EQ);
+        Py_XDECREF(device);
+        if (same < 0) return NULL;
+        if (same == 0) {
+            PyObject *moved = core_devices_add(state, PyTuple_New(0), parameters);
+            if (moved == NULL) return NULL;
+            self->state->devices = moved;
+            Py_DECREF(known);
+        }
+    }
+    Py_INCREF(self->state->devices);
+    return core_devices_add(state, self->state->devices, self->inputs.tensors);
+}
+
+/* The state of the unit's modules: the last capture if it still holds, else a new one. */
+static ModuleState *capture(core_state *state, Unit *unit) {
+    int same = unit->state == NULL ? 0 : core_modules_match(unit->state);
+    if (same < 0) return NULL;
+    if (same == 0 || unit->state->mode != MODULES_OWN) {
+        ModuleState *fresh = core_modules_capture(state, unit->module);
+        ModuleState *old = unit->state;
+        if (fresh == NULL) return NULL;
+        unit->state = fresh->reusable ? fresh : NULL;
+        Py_XINCREF((PyObject *)unit->state);
+        Py_XDECREF((PyObject *)old);
+        return fresh;
+    }
+    Py_INCREF((PyObject *)unit->state);
+    return unit->state;
+}
+
+Call *core_call_new(core_state *state, Unit *unit, PyObject *args, PyObject *kwargs) {
+    if (core_check_bound(state) < 0) return NULL;
+    if (unit->lock == NULL) {
+        PyErr_SetString(PyExc_TypeError, "Unit.__init__ has not been called");
+        return NULL;
+    }
+    Call *self = (Call *)((allocfunc)PyType_GetSlot(state->call_type, Py_tp_alloc))(state->call_type, 0);
+    if (self == NULL) return NULL;
+    Py_INCREF((PyObject *)unit);
+    self->unit = unit;
+    if (core_inputs_copy(state, args, kwargs, &self->inputs) == 0) self->state = capture(state, unit);
+    if (self->state != NULL) self->devices = find_devices(state, self);
+    if (self->devices != NULL) return self;
+    Py_DECREF((PyObject *)self);
+    return NULL;
+}
+
+/* A buffer that is put back, with a copy of what is in it now. */
+static int keep_buffer(core_state *state, Call *self, PyObject *index, PyObject *name, PyObject *module,
+                       PyObject *buffer) {
+    PyObject *alias = PyObject_CallFunctionObjArgs(state->detach, buffer, NULL);
+    PyObject *copy = alias == NULL ? NULL : PyObject_CallFunctionObjArgs(state->clone, alias, NULL);
+    PyObject *entry = copy == NULL ? NULL : PyTuple_Pack(5, index, name, module, buffer, copy);
+    Py_XDECREF(alias);
+    Py_XDECREF(copy);
+    if (entry != NULL && self->buffers == NULL) self->buffers = PyList_New(0);
+    int status = entry == NULL || self->buffers == NULL ? -1 : PyList_Append(self->buffers, entry);
+    Py_XDECREF(entry);
+    return status;
+}
+
+/* Sort the buffers of one module: those in `wanted`, a set of (index, name) or NULL for all, are put back; the others
+ * are watched. */
+static int sort_buffers(core_state *state, Call *self, Py_ssize_t i, PyObject *wanted) {
+    PyObject *module = self->state->entries[i].module, *key, *value;
+    PyObject *table = PyDict_GetItemWithError(self->state->entries[i].captured, state->str__buffers);
+    Py_ssize_t position = 0;
+    if (table == NULL || !PyDict_Check(table)) return PyErr_Occurred() ? -1 : 0;
+    PyObject *index = PyLong_FromSsize_t(i);
+    int status = index == NULL ? -1 : 0;
+    while (status == 0 && PyDict_Next(table, &position, &key, &value)) {
+        if (!core_is_tensor(state, value)) continue;
+        PyObject *id = wanted == NULL ? NULL : PyTuple_Pack(2, index, key);
+        int keep = wanted == NULL ? 1 : (id == NULL ? -1 : PySet_Contains(wanted, id));
+        Py_XDECREF(id);
+        if (keep < 0) status = -1;
+        if (keep == 1) status = keep_buffer(state, self, index, key, module, value);
+        if (keep == 0) status = PyList_Append(self->watched, value);
+    }
+    Py_XDECREF(index);
+    return status;
+}
+
+/* What must not change: parameters, tensors that modules keep, and buffers that are not put back. */
+static int collect_watched(core_state *state, Call *self, PyObject *wanted) {
+    Py_CLEAR(self->watched);
+    Py_CLEAR(self->buffers);
+    PyObject *parameters = self->state->parameters;
+    if (!self->state->has_buffers && PyList_Size(self->state->tensors) == 0) { /* share the list */
+        Py_INCREF(parameters);
+        self->watched = parameters;
+        return 0;
+    }
+    self->watched = PySequence_Concat(parameters, self->state->tensors);
+    int status = self->watched == NULL ? -1 : 0;
+    for (Py_ssize_t i = 0; status == 0 && i < self->state->n; i++) status = sort_buffers(state, self, i, wanted);
+    return status;
+}
+
+static int read_versions(core_state *state, PyObject *tensors, int64_t *out) {
+    for (Py_ssize_t i = 0; i < PyList_Size(tensors); i++) {
+        out[i] = core_tensor_version(state, PyList_GetItem(tensors, i));
+        if (out[i] == -2) return -1;
+    }
+    return 0;
+}
+
+static int read_grad_flags(core_state *state, PyObject *tensors, char *out) {
+    for (Py_ssize_t i = 0; i < PyList_Size(tensors); i++) {
+        int flag = CORE_READ_BOOL(state, PyList_GetItem(tensors, i), requires_grad);
+        if (flag < 0) return -1;
+        out[i] = (char)flag;
+    }
+    return 0;
+}
+
+static int note_versions(core_state *state, Call *self) {
+    Py_ssize_t n = PyList_Size(self->inputs.tensors), n_watched = PyList_Size(self->watched);
+    int64_t *versions = PyMem_Realloc(self->versions, (size_t)(n + n_watched + 1) * sizeof *versions);
+    if (versions == NULL) {
+        (void)PyErr_NoMemory();
+        return -1;
+    }
+    self->versions = versions;
+    if (read_versions(state, self->inputs.tensors, versions) < 0) return -1;
+    return read_versions(state, self->watched, versions + n);
+}
+
+/* Did a tensor of the list change since its version was noted? -1 with an exception. */
+static int has_changed(core_state *state, PyObject *tensors, const int64_t *versions) {
+    for (Py_ssize_t i = 0; i < PyList_Size(tensors); i++) {
+        int64_t version = core_tensor_version(state, PyList_GetItem(tensors, i));
+        if (version != versions[i]) return version == -2 ? -1 : 1;
+    }
+    return 0;
+}
+
+int core_call_inputs_changed(core_state *state, Call *self) {
+    return has_changed(state, self->inputs.tensors, self->versions);
+}
+
+int core_call_watched_changed(core_state *state, Call *self) {
+    return has_changed(state, self->watched, self->versions + PyList_Size(self->inputs.tensors));
+}
+
+int core_call_observe(core_state *state, Call *self, PyObject *wanted) {
+    if (collect_watched(state, self, wanted) < 0 || note_versions(state, self) < 0) return -1;
+    Py_ssize_t n = PyList_Size(self->state->parameters);
+    char *flags = PyMem_Realloc(self->grad_flags, (size_t)(2 * n + 1));
+    if (flags == NULL) {
+        (void)PyErr_NoMemory();
+        return -1;
+    }
+    self->grad_flags = flags;
+    self->grad_flags_now = flags + n;
+    if (read_grad_flags(state, self->state->parameters, flags) < 0) return -1;
+    Py_XDECREF(self->switches);
+    self->switches = core_switches_note(state);
+    return self->switches == NULL ? -1 : 0;
+}
+
+int core_call_keep_buffers(core_state *state, Call *self, PyObject *kept) {
+    PyObject *all = self->buffers, *some = PyList_New(0);
+    int status = some == NULL ? -1 : 0;
+    for (Py_ssize_t i = 0; status == 0 && all != NULL && i < PyList_Size(all); i++) {
+        PyObject *entry = PyList_GetItem(all, i), *id = PyTuple_GetSlice(entry, 0, 2);
+        int is_kept = id == NULL ? -1 : PySet_Contains(kept, id);
+        Py_XDECREF(id);
+        if (is_kept < 0) status = -1;
+        if (is_kept == 1) status = PyList_Append(some, entry);
+        if (is_kept == 0) status = PyList_Append(self->watched, PyTuple_GetItem(entry, 3)); /* ours: it has buffers */
+    }
+    if (status == 0 && PyList_Size(some) == 0) Py_CLEAR(some);
+    self->buffers = status == 0 ? some : all;
+    Py_XDECREF(status == 0 ? all : some);
+    return status < 0 ? -1 : note_versions(state, self);
+}
+
+/* ---- Putting back what the first run depended on ---- */
 
 static int set_grad_flags(core_state *state, Call *self, const char *wanted, const char *current) {
     PyObject *parameters = self->state->parameters;
@@ -52,28 +329,15 @@ static int set_grad_flags(core_state *state, Call *self, const char *wanted, con
 }
 
 static int enter_locks(core_state *state, Call *self) {
-    core_unit_lock(self->unit);
+    lock_unit(self->unit);
     self->entered |= UNIT_LOCK;
-    if (self->random.n == 0 || state->random_lock == NULL) return 0;
-    /* Not for a unit on a GPU: its backward has a thread of its own, which must not wait for one that waits for it. */
-    int on_gpu = core_has_cuda(state, self->devices);
-    if (on_gpu != 0) return on_gpu < 0 ? -1 : 0;
-    self->random_lock = state->random_lock; /* a fork may replace it */
-    Py_INCREF(self->random_lock);
-    if (call_method_void(self->random_lock, state->str_acquire) == 0) self->entered |= RANDOM_LOCK;
-    return self->entered & RANDOM_LOCK ? 0 : -1;
+    return self->random.n == 0 ? 0 : take_random_lock(state, self, &self->random_lock);
 }
 
 static int enter_switches(core_state *state, Call *self) {
-    PyObject *now = core_switches_note(state);
-    if (now == NULL) return -1;
-    if (now != self->switches) {
-        self->undo_switches = PyObject_CallFunctionObjArgs(state->put_switches, self->switches, now, NULL);
-        if (self->undo_switches != NULL) self->entered |= SWITCHES;
-    }
-    int failed = now != self->switches && self->undo_switches == NULL;
-    Py_DECREF(now);
-    return failed ? -1 : 0;
+    int status = core_switches_enter(state, self->switches, &self->switches_now);
+    if (self->switches_now != NULL) self->entered |= SWITCHES;
+    return status;
 }
 
 static int enter_random(core_state *state, Call *self) {
@@ -88,10 +352,9 @@ static int enter_grad(core_state *state, Call *self) {
     int was_on = now == Py_True;
     Py_DECREF(now);
     if (was_on) return 0;
-    PyObject *done = PyObject_CallFunctionObjArgs(state->set_grad_enabled, Py_True, NULL);
-    Py_XDECREF(done);
-    if (done != NULL) self->entered |= GRAD_ON;
-    return done == NULL ? -1 : 0;
+    if (call_with(state->set_grad_enabled, Py_True) < 0) return -1;
+    self->entered |= GRAD_ON;
+    return 0;
 }
 
 static int enter_buffers(core_state *state, Call *self) {
@@ -113,61 +376,55 @@ static int enter_modules(core_state *state, Call *self) {
     if (core_modules_enter(state, self->state, self->in_place && self->buffers == NULL) < 0) return -1;
     self->entered |= MODULES;
     if (enter_buffers(state, self) < 0) return -1;
-    if (core_read_grad_flags(state, self->state->parameters, self->grad_flags_now) < 0) return -1;
+    if (read_grad_flags(state, self->state->parameters, self->grad_flags_now) < 0) return -1;
     self->entered |= FLAGS;
     return set_grad_flags(state, self, self->grad_flags, self->grad_flags_now);
 }
 
-/* Undo what was entered, last to first. Keeps an exception that is set; -1 if it raised one of its own. */
-static int leave(core_state *state, Call *self) {
+int core_call_leave(core_state *state, Call *self) {
     core_pending pending = core_set_aside();
     unsigned entered = self->entered;
     self->entered = 0;
     int status = 0;
     if (entered & MODULES && core_modules_leave(state, self->state, &self->touched) < 0) status = -1;
     if (entered & FLAGS && set_grad_flags(state, self, self->grad_flags_now, self->grad_flags) < 0) status = -1;
-    if (entered & GRAD_ON) {
-        PyObject *done = PyObject_CallFunctionObjArgs(state->set_grad_enabled, Py_False, NULL);
-        if (done == NULL) status = -1;
-        Py_XDECREF(done);
-    }
+    if (entered & GRAD_ON && call_with(state->set_grad_enabled, Py_False) < 0) status = -1;
     if (entered & RANDOM) {
         if (core_randomness_restore(state, &self->random_now, NULL) < 0) status = -1;
         core_randomness_clear(&self->random_now);
     }
     if (entered & SWITCHES) {
-        if (call_void(self->undo_switches) < 0) status = -1;
-        Py_CLEAR(self->undo_switches);
+        if (core_switches_leave(state, self->switches, self->switches_now) < 0) status = -1;
+        Py_CLEAR(self->switches_now);
     }
-    if (entered & RANDOM_LOCK && call_method_void(self->random_lock, state->str_release) < 0) status = -1;
-    Py_CLEAR(self->random_lock);
-    if (entered & UNIT_LOCK) core_unit_unlock(self->unit);
+    PyObject *lock = self->random_lock;
+    self->random_lock = NULL;
+    if (release_random_lock(state, lock) < 0) status = -1;
+    if (entered & UNIT_LOCK) unlock_unit(self->unit);
     core_put_back(pending);
     return status;
 }
 
-static int enter(core_state *state, Call *self) {
-    if (check_observed(self) < 0) return -1;
+int core_call_enter(core_state *state, Call *self) {
     if (self->entered) { /* its own backward runs inside of it */
-        PyErr_Format(state->error, "unit '%U' asked for its own saved tensors while it was computed again",
+        PyErr_Format(state->error, "layer '%U' asked for its own saved tensors while it was recomputed",
                      self->unit->name);
         return -1;
     }
     if (enter_locks(state, self) == 0 && enter_switches(state, self) == 0 && enter_random(state, self) == 0 &&
         enter_grad(state, self) == 0 && enter_modules(state, self) == 0)
         return 0;
-    (void)leave(state, self);
+    (void)core_call_leave(state, self);
     return -1;
 }
 
-/* ---- Running ---- */
+/* ---- The first run ---- */
 
-/* Call the unit's forward with a frame's method as hook on saved tensors. */
-static PyObject *run_hooked(core_state *state, const Call *self, PyObject *pack, PyObject *args, PyObject *kwargs) {
-    PyObject *pushed = pack == NULL ? NULL : PyObject_CallFunctionObjArgs(state->push_hooks, pack, state->unpack, NULL);
+PyObject *core_run_hooked(core_state *state, PyObject *hook, PyObject *function, PyObject *args, PyObject *kwargs) {
+    PyObject *pushed = hook == NULL ? NULL : PyObject_CallFunctionObjArgs(state->push_hooks, hook, state->unpack, NULL);
     if (pushed == NULL) return NULL;
     Py_DECREF(pushed);
-    PyObject *result = PyObject_Call(self->unit->plain, args, kwargs);
+    PyObject *result = PyObject_Call(function, args, kwargs);
     core_pending pending = core_set_aside();
     int failed = call_void(state->pop_hooks) < 0;
     core_put_back(pending);
@@ -175,12 +432,87 @@ static PyObject *run_hooked(core_state *state, const Call *self, PyObject *pack,
     return result;
 }
 
+/* Of a unit that is known to draw, only the GPUs' generators are compared after the forward: of the others, a
+ * recomputation puts back those that moved, so that it does no harm to note one too many. One that did not draw when it
+ * was checked has all of them compared, since it may draw now. */
+static PyObject *run_and_note(core_state *state, Call *self, const core_facts *facts, PyObject *args,
+                              PyObject *kwargs) {
+    PyObject *saved = core_saved_new(state, self, 0);
+    PyObject *pack = saved == NULL ? NULL : PyObject_GetAttr(saved, state->str_pack);
+    PyObject *result = NULL;
+    core_randomness_clear(&self->random);
+    if (pack != NULL && core_randomness_note(state, &self->random, self->devices, facts->draws_outside_torch) == 0)
+        result = core_run_hooked(state, pack, self->unit->plain, args, kwargs);
+    if (result != NULL && core_randomness_keep_moved(state, &self->random, facts->draws_random_numbers) < 0)
+        Py_CLEAR(result);
+    Py_XDECREF(pack);
+    Py_XDECREF(saved);
+    return result;
+}
+
+/* `facts` is a copy: the unit's table may move while Python code runs. */
+static PyObject *run_first(core_state *state, Call *self, core_facts facts, PyObject *args, PyObject *kwargs) {
+    self->in_place = facts.leaves_no_trace;
+    Py_XINCREF(facts.buffers);
+    int status = core_call_observe(state, self, facts.buffers);
+    Py_XDECREF(facts.buffers);
+    PyObject *lock = NULL;
+    if (status < 0 || (facts.draws_random_numbers && take_random_lock(state, self, &lock) < 0)) return NULL;
+    PyObject *result = run_and_note(state, self, &facts, args, kwargs);
+    if (lock == NULL) return result;
+    core_pending pending = core_set_aside();
+    if (release_random_lock(state, lock) < 0) Py_CLEAR(result);
+    core_put_back(pending);
+    return result;
+}
+
+/* What a check learned about the unit of a call, for the training flags that its modules have; NULL: not checked. */
+static const core_facts *find_facts(const Call *self) {
+    PyObject *flags = self->state->training_flags;
+    size_t n = (size_t)self->state->n;
+    for (Py_ssize_t i = 0; i < self->unit->n_facts; i++) {
+        const core_facts *facts = &self->unit->facts[i];
+        if (facts->training_flags == flags) return facts;
+        if ((size_t)PyBytes_Size(facts->training_flags) == n &&
+            memcmp(PyBytes_AsString(facts->training_flags), PyBytes_AsString(flags), n) == 0)
+            return facts;
+    }
+    return NULL;
+}
+
+int core_check_run_arguments(const char *name, PyObject *const *args, Py_ssize_t n) {
+    if (n == 2 && PyTuple_Check(args[0]) && PyDict_Check(args[1])) return 1;
+    PyErr_Format(PyExc_TypeError, "%s() takes a tuple and a dict", name);
+    return 0;
+}
+
+PyObject *core_unit_run(PyObject *unit, PyTypeObject *type, PyObject *const *args, Py_ssize_t n, PyObject *names) {
+    if (!core_check_run_arguments("run", args, names == NULL ? n : -1)) return NULL;
+    core_state *state = core_state_of_type(type);
+    Call *call = core_call_new(state, (Unit *)unit, args[0], args[1]);
+    const core_facts *facts = call == NULL || call->inputs.opaque != NULL ? NULL : find_facts(call);
+    if (facts == NULL) return (PyObject *)call;
+    PyObject *result = run_first(state, call, *facts, args[0], args[1]);
+    Py_DECREF((PyObject *)call);
+    return result;
+}
+
+PyObject *core_call_run(PyObject *call, PyObject *const *args, Py_ssize_t n) {
+    static const core_facts worst = {.draws_random_numbers = 1, .draws_outside_torch = 1};
+    if (!core_check_run_arguments("run", args, n)) return NULL;
+    const core_facts *facts = find_facts((Call *)call);
+    return run_first(core_state_of_type(Py_TYPE(call)), (Call *)call, facts == NULL ? worst : *facts, args[0], args[1]);
+}
+
+/* ---- The recomputation ---- */
+
 static int raise_modified(const core_state *state, const Call *self, const char *what) {
-    (void)PyErr_Format(state->error,
-                       "%s of unit '%U' was modified by an inplace operation after its forward, so the unit cannot be "
-                       "computed again for backward. Do not change it before backward (a second backward after "
-                       "optimizer.step() does that, too), or train with enable_checkpointing=False.",
-                       what, self->unit->name);
+    (void)PyErr_Format(
+        state->error,
+        "%s of layer '%U' was modified by an inplace operation after its forward, so the layer cannot be "
+        "recomputed for backward. Do not change it before backward (a second backward after "
+        "optimizer.step() does that, too), or train with enable_checkpointing=False.",
+        what, self->unit->name);
     return -1;
 }
 
@@ -193,21 +525,16 @@ static int check_unchanged(core_state *state, Call *self) {
 }
 
 static int announce(core_state *state, Call *self) {
-    if (state->observer != NULL) {
-        PyObject *done = PyObject_CallFunctionObjArgs(state->observer, self->unit, NULL);
-        Py_XDECREF(done);
-        if (done == NULL) return -1;
-    }
-    return self->unit->on_backward == NULL || self->unit->on_backward == Py_None ? 0
-                                                                                 : call_void(self->unit->on_backward);
+    PyObject *on_backward = self->unit->on_backward;
+    if (state->observer != NULL && call_with(state->observer, (PyObject *)self->unit) < 0) return -1;
+    return on_backward == NULL || on_backward == Py_None ? 0 : call_void(on_backward);
 }
 
-int core_call_repeat(core_state *state, PyObject *object, PyObject *frame) {
-    Call *self = (Call *)object;
-    if (check_observed(self) < 0 || announce(state, self) < 0 || check_unchanged(state, self) < 0) return -1;
-    if (enter(state, self) < 0) return -1;
-    PyObject *collect = PyObject_GetAttr(frame, state->str_collect);
-    PyObject *result = run_hooked(state, self, collect, self->inputs.args, self->inputs.kwargs);
+int core_call_recompute(core_state *state, Call *self, PyObject *saved) {
+    if (announce(state, self) < 0 || check_unchanged(state, self) < 0) return -1;
+    if (core_call_enter(state, self) < 0) return -1;
+    PyObject *collect = PyObject_GetAttr(saved, state->str_collect);
+    PyObject *result = core_run_hooked(state, collect, self->unit->plain, self->inputs.args, self->inputs.kwargs);
     int status = result == NULL ? -1 : 0;
     Py_XDECREF(collect);
     Py_XDECREF(result);
@@ -215,286 +542,5 @@ int core_call_repeat(core_state *state, PyObject *object, PyObject *frame) {
         PyErr_Clear();
         status = 0;
     }
-    return leave(state, self) < 0 ? -1 : status;
-}
-
-/* ---- For Python ---- */
-
-static PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    PyObject *unit, *unit_args, *unit_kwargs;
-    static char *names[] = {(char *)"unit", (char *)"args", (char *)"kwargs", NULL};
-    core_state *state = core_state_of_type(type);
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!O!:Call", names, state->unit_type, &unit, &PyTuple_Type,
-                                     &unit_args, &PyDict_Type, &unit_kwargs))
-        return NULL;
-    if (core_check_bound(state) < 0) return NULL;
-    if (((Unit *)unit)->lock == NULL) {
-        PyErr_SetString(PyExc_TypeError, "Unit.__init__ has not been called");
-        return NULL;
-    }
-    Call *self = (Call *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
-    if (self == NULL) return NULL;
-    Py_INCREF(unit);
-    self->unit = (Unit *)unit;
-    if (core_call_capture(state, self, unit_args, unit_kwargs) == 0) return (PyObject *)self;
-    Py_DECREF(self);
-    return NULL;
-}
-
-static core_state *state_of(PyObject *object) { return core_state_of_type(Py_TYPE(object)); }
-
-PyDoc_STRVAR(observe_doc,
-             "observe($self, buffers, /)\n--\n\n"
-             "Note what must be put back or must not change. buffers: a set of (index of the module, name) "
-             "to be put back, or None for all of them.");
-
-static PyObject *call_observe(PyObject *object, PyObject *wanted) {
-    if (wanted != Py_None && !PyAnySet_Check(wanted)) {
-        PyErr_SetString(PyExc_TypeError, "observe() takes a set or None");
-        return NULL;
-    }
-    if (core_call_observe(state_of(object), (Call *)object, wanted) < 0) return NULL;
-    Py_RETURN_NONE;
-}
-
-static int begin(core_state *state, Call *self, int full) {
-    core_randomness_clear(&self->random);
-    return core_randomness_note(state, &self->random, self->devices, full);
-}
-
-PyDoc_STRVAR(begin_doc, "begin($self, /)\n--\n\nThe first run begins: note the generators by their own means.");
-
-static PyObject *call_begin(PyObject *object, PyObject *Py_UNUSED(unused)) {
-    if (begin(state_of(object), (Call *)object, 1) < 0) return NULL;
-    Py_RETURN_NONE;
-}
-
-PyDoc_STRVAR(end_doc, "end($self, /)\n--\n\nIt has ended: forget the generators that it did not draw from.");
-
-static PyObject *call_end(PyObject *object, PyObject *Py_UNUSED(unused)) {
-    if (core_randomness_keep_moved(state_of(object), &((Call *)object)->random, 0) < 0) return NULL;
-    Py_RETURN_NONE;
-}
-
-/* The lock of the CPU's generators, for a first run that is known to draw. New reference; NULL without an exception:
- * not needed. */
-static PyObject *take_random_lock(core_state *state, Call *self, int draws) {
-    int needed = draws && state->random_lock != NULL ? core_has_cuda(state, self->devices) : 1;
-    if (needed != 0) return NULL;
-    PyObject *lock = state->random_lock; /* a fork may replace it */
-    Py_INCREF(lock);
-    if (call_method_void(lock, state->str_acquire) == 0) return lock;
-    Py_DECREF(lock);
-    return NULL;
-}
-
-/* The first run, without the lock. Of a unit that draws, only the GPUs' generators are looked at again: whatever else
- * moves until its repetition is put back and forth there. One that does not is held to it. */
-static PyObject *run_first(core_state *state, Call *self, int draws, int full, PyObject *args, PyObject *kwargs) {
-    PyObject *frame = core_frame_new(state, (PyObject *)self, self->unit->name, 0);
-    PyObject *pack = frame == NULL ? NULL : PyObject_GetAttr(frame, state->str_pack);
-    PyObject *result = NULL;
-    if (pack != NULL && begin(state, self, full) == 0) result = run_hooked(state, self, pack, args, kwargs);
-    if (result != NULL && core_randomness_keep_moved(state, &self->random, draws) < 0) Py_CLEAR(result);
-    Py_XDECREF(pack);
-    Py_XDECREF(frame);
-    return result;
-}
-
-PyDoc_STRVAR(run_doc, "run($self, buffers, draws, full, in_place, args, kwargs, /)\n--\n\n"
-                      "The first run of a unit that was checked before: keeps only what is needed to run it again. "
-                      "draws: it draws random numbers; full: also from Python's or numpy's generator; in_place: its "
-                      "repetitions leave no trace in its modules.");
-
-static PyObject *call_run(PyObject *object, PyObject *const *args, Py_ssize_t n) {
-    Call *self = (Call *)object;
-    core_state *state = state_of(object);
-    if (!core_check_count("run", n, 6)) return NULL;
-    if (!PyAnySet_Check(args[0]) || !PyTuple_Check(args[4]) || !PyDict_Check(args[5])) {
-        PyErr_SetString(PyExc_TypeError, "run() takes a set, three flags, a tuple and a dict");
-        return NULL;
-    }
-    self->in_place = args[3] == Py_True;
-    if (core_call_observe(state, self, args[0]) < 0) return NULL;
-    int draws = args[1] == Py_True;
-    PyObject *lock = take_random_lock(state, self, draws);
-    if (lock == NULL && PyErr_Occurred()) return NULL;
-    PyObject *result = run_first(state, self, draws, args[2] == Py_True, args[4], args[5]);
-    if (lock == NULL) return result;
-    core_pending pending = core_set_aside();
-    if (call_method_void(lock, state->str_release) < 0) Py_CLEAR(result);
-    core_put_back(pending);
-    Py_DECREF(lock);
-    return result;
-}
-
-PyDoc_STRVAR(enter_doc, "enter($self, /)\n--\n\nAll that the first run depended on is as it was then, until leave().");
-
-static PyObject *call_enter(PyObject *object, PyObject *Py_UNUSED(unused)) {
-    if (enter(state_of(object), (Call *)object) < 0) return NULL;
-    Py_RETURN_NONE;
-}
-
-PyDoc_STRVAR(leave_doc, "leave($self, /)\n--\n\n"
-                        "Back to how it was before enter(). True if the modules were changed meanwhile.");
-
-static PyObject *call_leave(PyObject *object, PyObject *Py_UNUSED(unused)) {
-    if (leave(state_of(object), (Call *)object) < 0) return NULL;
-    return PyBool_FromLong(((Call *)object)->touched);
-}
-
-PyDoc_STRVAR(keep_doc,
-             "keep_buffers($self, kept, /)\n--\n\n"
-             "Put back only these entries of `buffers`, a set of (index, name); watch the others from now on.");
-
-static PyObject *call_keep_buffers(PyObject *object, PyObject *kept) {
-    Call *self = (Call *)object;
-    if (!PyAnySet_Check(kept)) {
-        PyErr_SetString(PyExc_TypeError, "keep_buffers() takes a set");
-        return NULL;
-    }
-    if (check_observed(self) < 0 || core_call_keep_buffers(state_of(object), self, kept) < 0) return NULL;
-    Py_RETURN_NONE;
-}
-
-static PyObject *share_or_none(PyObject *object) {
-    PyObject *value = object == NULL ? Py_None : object;
-    Py_INCREF(value);
-    return value;
-}
-
-static PyObject *get_opaque(PyObject *object, void *Py_UNUSED(closure)) {
-    return share_or_none(((Call *)object)->inputs.opaque);
-}
-
-static PyObject *get_flags(PyObject *object, void *Py_UNUSED(closure)) {
-    return share_or_none(((Call *)object)->state->training);
-}
-
-static PyObject *get_devices(PyObject *object, void *Py_UNUSED(closure)) {
-    return share_or_none(((Call *)object)->devices);
-}
-
-static PyObject *get_parameters(PyObject *object, void *Py_UNUSED(closure)) {
-    return share_or_none(((Call *)object)->state->parameters);
-}
-
-static PyObject *get_buffers(PyObject *object, void *Py_UNUSED(closure)) {
-    PyObject *buffers = ((Call *)object)->buffers;
-    return buffers == NULL ? PyList_New(0) : share_or_none(buffers);
-}
-
-static PyObject *get_draws(PyObject *object, void *Py_UNUSED(closure)) {
-    return PyBool_FromLong(((Call *)object)->random.n > 0);
-}
-
-static PyObject *get_full(PyObject *object, void *Py_UNUSED(closure)) {
-    return PyBool_FromLong(core_randomness_is_full(&((Call *)object)->random));
-}
-
-static PyObject *changed_as_bool(PyObject *object, int (*changed)(core_state *, Call *)) {
-    if (check_observed((Call *)object) < 0) return NULL;
-    int answer = changed(state_of(object), (Call *)object);
-    return answer < 0 ? NULL : PyBool_FromLong(answer);
-}
-
-static PyObject *get_inputs_changed(PyObject *object, void *Py_UNUSED(closure)) {
-    return changed_as_bool(object, core_call_inputs_changed);
-}
-
-static PyObject *get_watched_changed(PyObject *object, void *Py_UNUSED(closure)) {
-    return changed_as_bool(object, core_call_watched_changed);
-}
-
-static PyGetSetDef call_getset[] = {
-    {"opaque", get_opaque, NULL, "The type of the first input that cannot be seen into, or None.", NULL},
-    {"flags", get_flags, NULL, "The training flags of the modules, a byte each.", NULL},
-    {"devices", get_devices, NULL, "The devices of inputs and parameters.", NULL},
-    {"parameters", get_parameters, NULL, "The parameters of the modules.", NULL},
-    {"buffers", get_buffers, NULL, "What is put back: (index, name, module, buffer, copy).", NULL},
-    {"draws", get_draws, NULL, "Did the first run draw random numbers?", NULL},
-    {"full", get_full, NULL, "Also from a generator that was noted by its own means?", NULL},
-    {"inputs_changed", get_inputs_changed, NULL, "Was an input changed in place since observe()?", NULL},
-    {"watched_changed", get_watched_changed, NULL, "Was a parameter, or a tensor that a module keeps?", NULL},
-    {NULL, NULL, NULL, NULL, NULL},
-};
-
-#define FAST(function) ((PyCFunction)(void (*)(void))(function))
-
-static PyMethodDef call_methods[] = {
-    {"observe", call_observe, METH_O, observe_doc},
-    {"begin", call_begin, METH_NOARGS, begin_doc},
-    {"end", call_end, METH_NOARGS, end_doc},
-    {"run", FAST(call_run), METH_FASTCALL, run_doc},
-    {"enter", call_enter, METH_NOARGS, enter_doc},
-    {"leave", call_leave, METH_NOARGS, leave_doc},
-    {"keep_buffers", call_keep_buffers, METH_O, keep_doc},
-    {NULL, NULL, 0, NULL},
-};
-
-/* ---- Types ---- */
-
-static int call_traverse(PyObject *object, visitproc visit, void *arg) {
-    Call *self = (Call *)object;
-    Py_VISIT(Py_TYPE(object));
-    Py_VISIT(self->unit);
-    Py_VISIT(self->inputs.args);
-    Py_VISIT(self->inputs.kwargs);
-    Py_VISIT(self->inputs.tensors);
-    Py_VISIT(self->state);
-    Py_VISIT(self->watched);
-    Py_VISIT(self->buffers);
-    return core_randomness_visit(&self->random, visit, arg);
-}
-
-static int call_clear(PyObject *object) {
-    Call *self = (Call *)object;
-    Py_CLEAR(self->unit);
-    Py_CLEAR(self->inputs.args);
-    Py_CLEAR(self->inputs.kwargs);
-    Py_CLEAR(self->inputs.tensors);
-    Py_CLEAR(self->inputs.opaque);
-    Py_CLEAR(self->state);
-    Py_CLEAR(self->devices);
-    Py_CLEAR(self->watched);
-    Py_CLEAR(self->buffers);
-    Py_CLEAR(self->switches);
-    Py_CLEAR(self->random_lock);
-    Py_CLEAR(self->undo_switches);
-    core_randomness_clear(&self->random);
-    core_randomness_clear(&self->random_now);
-    return 0;
-}
-
-static void call_dealloc(PyObject *object) {
-    PyTypeObject *type = Py_TYPE(object);
-    PyObject_GC_UnTrack(object);
-    (void)call_clear(object);
-    PyMem_Free(((Call *)object)->versions);
-    PyMem_Free(((Call *)object)->grad_flags);
-    ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
-    Py_DECREF(type);
-}
-
-static PyType_Slot call_slots[] = {
-    {Py_tp_doc, (void *)"Call(unit, args, kwargs)\n--\n\nOne call of a unit, and how to repeat it."},
-    {Py_tp_new, call_new},
-    {Py_tp_dealloc, call_dealloc},
-    {Py_tp_traverse, call_traverse},
-    {Py_tp_clear, call_clear},
-    {Py_tp_methods, call_methods},
-    {Py_tp_getset, call_getset},
-    {0, NULL},
-};
-
-static PyType_Spec call_spec = {
-    .name = "memscale._core.Call",
-    .basicsize = sizeof(Call),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .slots = call_slots,
-};
-
-int core_add_call(PyObject *module, core_state *state) {
-    state->call_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &call_spec, NULL);
-    return state->call_type == NULL ? -1 : PyModule_AddType(module, state->call_type);
+    return core_call_leave(state, self) < 0 ? -1 : status;
 }

@@ -1,28 +1,190 @@
-/* conditions.c - what a forward depends on beside its inputs and its modules: random generators and torch's switches.
+/* conditions.c - what a forward depends on besides its modules: inputs, random generators, torch's switches.
  *
- * Generators are noted before a unit's first run; those that did not move are forgotten after it, so a repetition puts
+ * Inputs are copied when the unit is called: containers become new objects, since the caller may append to them later,
+ * and tensors with a history become aliases without it, so that a call neither keeps the graph before it alive nor
+ * registers anything on it. An alias shares memory and version counter with its tensor. An object that cannot be seen
+ * into, such as a key-value cache, is reported: nobody could tell whether the call changes it.
+ *
+ * Generators are noted before the first run; those that did not move are forgotten after it, so a recomputation puts
  * back only what the unit draws from. A generator on a GPU is its seed and offset: two numbers, no tensor, no wait for
- * the device. Python's and numpy's own generators keep their state in plain memory, which is compared in place and
- * copied only when it changed: asking them costs as much as a small layer. Whether that works is tried out on fresh
- * generators (probe_*), and where it does not, or where a unit is known to draw from them, they are asked (OBJECT).
+ * the device. The states of Python's and numpy's generators are compared in place where randomness.c found that to
+ * work; else, and for a unit that is known to draw from them, they are asked by their own functions (kind API).
  */
-#include "core.h"
+#include "recompute.h"
 
 #include <string.h>
 
-#define MT19937_BYTES 2500 /* numpy's state: 624 words and the position */
+/* ---- Inputs ---- */
 
-enum kind { TORCH_STATE, TORCH_OFFSET, RAW_PYTHON, RAW_NUMPY, OBJECT };
+typedef struct snapshot {
+    core_state *state;
+    PyObject *tensors; /* list: as given, each once */
+    PyObject *aliases; /* list: as they are in the copy */
+    PyObject *opaque;  /* owned: the type of the first object that cannot be seen into, or NULL */
+} snapshot;
+
+static PyObject *copy_input(snapshot *s, PyObject *object, int depth);
+
+static PyObject *share(PyObject *object) {
+    Py_INCREF(object);
+    return object;
+}
+
+static PyObject *share_opaque(snapshot *s, PyObject *object) {
+    if (s->opaque == NULL) s->opaque = share((PyObject *)Py_TYPE(object));
+    return share(object);
+}
+
+static PyObject *make_alias(snapshot *s, PyObject *tensor) {
+    core_state *state = s->state;
+    if (Py_TYPE(tensor) == (PyTypeObject *)state->parameter_type) return share(tensor);
+    if (Py_TYPE(tensor) != (PyTypeObject *)state->tensor_type)
+        return share_opaque(s, tensor); /* its data may be anywhere */
+    int nested = CORE_READ_BOOL(state, tensor, is_nested);
+    if (nested != 0) return nested < 0 ? NULL : share_opaque(s, tensor);
+    PyObject *alias = core_without_history(state, tensor);
+    return alias == NULL && !PyErr_Occurred() ? share(tensor) : alias;
+}
+
+static PyObject *copy_tensor(snapshot *s, PyObject *tensor) {
+    for (Py_ssize_t i = 0; i < PyList_Size(s->tensors); i++)
+        if (PyList_GetItem(s->tensors, i) == tensor) return share(PyList_GetItem(s->aliases, i));
+    PyObject *alias = make_alias(s, tensor);
+    if (alias != NULL && (PyList_Append(s->tensors, tensor) < 0 || PyList_Append(s->aliases, alias) < 0))
+        Py_CLEAR(alias);
+    return alias;
+}
+
+/* Replace the values of a dict that is ours by their copies. */
+static int copy_values(snapshot *s, PyObject *dict, int depth) {
+    PyObject *items = PyDict_Copy(dict), *key, *value;
+    Py_ssize_t position = 0;
+    int status = items == NULL ? -1 : 0;
+    while (status == 0 && PyDict_Next(items, &position, &key, &value)) {
+        PyObject *item = copy_input(s, value, depth + 1);
+        status = item == NULL ? -1 : PyDict_SetItem(dict, key, item);
+        Py_XDECREF(item);
+    }
+    Py_XDECREF(items);
+    return status;
+}
+
+static PyObject *copy_dict(snapshot *s, PyObject *dict, int depth) {
+    PyObject *copy = PyDict_Copy(dict);
+    if (copy != NULL && copy_values(s, copy, depth) < 0) Py_CLEAR(copy);
+    return copy;
+}
+
+static PyObject *copy_sequence(snapshot *s, PyObject *sequence, int depth) {
+    PyObject *items = PySequence_Tuple(sequence); /* copying an item may run Python code, which may change it */
+    Py_ssize_t n = items == NULL ? 0 : PyTuple_Size(items);
+    PyObject *copy = items == NULL ? NULL : PyList_New(0);
+    for (Py_ssize_t i = 0; copy != NULL && i < n; i++) {
+        PyObject *item = copy_input(s, PyTuple_GetItem(items, i), depth + 1);
+        if (item == NULL || PyList_Append(copy, item) < 0) Py_CLEAR(copy);
+        Py_XDECREF(item);
+    }
+    Py_XDECREF(items);
+    if (copy == NULL || PyList_CheckExact(sequence)) return copy;
+    PyObject *tuple = PyTuple_CheckExact(sequence)
+                          ? PySequence_Tuple(copy)
+                          : PyObject_CallMethod((PyObject *)Py_TYPE(sequence), "_make", "O", copy); /* a named tuple */
+    Py_DECREF(copy);
+    return tuple;
+}
+
+static int share_tensors_in(snapshot *s, PyObject *object) {
+    PyObject *found = core_find_tensors(s->state, object);
+    int status = found == NULL ? -1 : 0;
+    for (Py_ssize_t i = 0; status == 0 && i < PyList_Size(found); i++) {
+        PyObject *tensor = PyList_GetItem(found, i);
+        if (PyList_Append(s->tensors, tensor) < 0 || PyList_Append(s->aliases, tensor) < 0) status = -1;
+    }
+    Py_XDECREF(found);
+    return status;
+}
+
+/* A shallow copy of a container of another class. What a dataclass keeps is copied too; elsewhere tensors are shared.
+ */
+static PyObject *copy_shallow(snapshot *s, PyObject *object, int depth) {
+    int failed = 0;
+    PyObject *copy = PyObject_CallFunctionObjArgs(s->state->copy, object, NULL);
+    if (copy == NULL) return NULL;
+    PyObject *dict = PyDict_Check(object) ? NULL : core_get_optional(copy, s->state->str___dict__, &failed);
+    int status = failed ? -1 : 0;
+    if (status == 0 && dict != NULL && PyDict_CheckExact(dict) && copy != object)
+        status = copy_values(s, dict, depth);
+    else if (status == 0)
+        status = share_tensors_in(s, copy);
+    Py_XDECREF(dict);
+    if (status < 0) Py_CLEAR(copy);
+    return copy;
+}
+
+/* Values that nobody changes: numbers, text, functions, modules' and torch's own constants, enumeration members. */
+static int is_constant(core_state *state, PyObject *object) {
+    if (object == Py_None || PyBool_Check(object) || PyLong_Check(object) || PyFloat_Check(object) ||
+        PyUnicode_Check(object) || PyBytes_Check(object) || PyComplex_Check(object) || PySlice_Check(object) ||
+        PyFrozenSet_Check(object) || object == Py_Ellipsis || PyType_Check(object) || PyRange_Check(object))
+        return 1;
+    PyObject *type = (PyObject *)Py_TYPE(object);
+    int failed, known = 0;
+    PyObject *members = core_get_optional(type, state->str__member_map_, &failed);
+    Py_XDECREF(members);
+    if (failed) return -1;
+    PyObject *name = members == NULL ? PyObject_Str(type) : NULL; /* "<class 'torch.dtype'>" */
+    if (members == NULL && name == NULL) return -1;
+    const char *text = name == NULL ? NULL : PyUnicode_AsUTF8AndSize(name, NULL);
+    static const char *const constants[] = {
+        "'function'",     "'method'",       "'builtin_function_or_method'", "'functools.partial'", "'torch.dtype'",
+        "'torch.device'", "'torch.layout'", "'torch.memory_format'",        "'torch.Size'",        ".BlockMask'"};
+    for (size_t i = 0; text != NULL && i < sizeof constants / sizeof *constants; i++)
+        known = known || strstr(text, constants[i]) != NULL;
+    Py_XDECREF(name);
+    return members != NULL || known;
+}
+
+static PyObject *copy_input(snapshot *s, PyObject *object, int depth) {
+    if (object == Py_None || depth > CORE_MAX_DEPTH) return share(object);
+    if (core_is_tensor(s->state, object)) return copy_tensor(s, object);
+    if (PyDict_CheckExact(object)) return copy_dict(s, object, depth);
+    if (PyTuple_CheckExact(object) || PyList_CheckExact(object)) return copy_sequence(s, object, depth);
+    if (PyTuple_Check(object) && PyObject_HasAttrString(object, "_fields")) return copy_sequence(s, object, depth);
+    int constant = is_constant(s->state, object);
+    if (constant != 0) return constant < 0 ? NULL : share(object);
+    int known = PyDict_Check(object) || PyList_Check(object) || PyTuple_Check(object) || PyAnySet_Check(object);
+    if (!known) known = core_is_dataclass(s->state, object);
+    if (known < 0) return NULL;
+    return known ? copy_shallow(s, object, depth) : share_opaque(s, object);
+}
+
+int core_inputs_copy(core_state *state, PyObject *args, PyObject *kwargs, core_inputs *out) {
+    snapshot s = {.state = state, .tensors = PyList_New(0), .aliases = PyList_New(0)};
+    PyObject *positional = NULL, *keywords = NULL;
+    if (s.tensors != NULL && s.aliases != NULL) positional = copy_input(&s, args, 0);
+    if (positional != NULL) keywords = kwargs == NULL ? PyDict_New() : copy_input(&s, kwargs, 0);
+    Py_XDECREF(s.tensors);
+    if (keywords == NULL) {
+        Py_XDECREF(positional);
+        Py_XDECREF(s.aliases);
+        Py_XDECREF(s.opaque);
+        return -1;
+    }
+    *out = (core_inputs){.args = positional, .kwargs = keywords, .tensors = s.aliases, .opaque = s.opaque};
+    return 0;
+}
+
+/* ---- Random generators ---- */
+
+enum kind { TORCH_STATE, TORCH_OFFSET, RAW_PYTHON, RAW_NUMPY, API };
 
 struct core_generator {
     enum kind kind;
-    PyObject *object; /* owned: the generator; of OBJECT kind, what note_python() or note_numpy() returned */
+    PyObject *object; /* owned: the generator; of kind API, what note_python() or note_numpy() returned */
     PyObject *state;  /* owned: TORCH_STATE a tensor, RAW bytes; else NULL */
     PyObject *extra;  /* owned: RAW_PYTHON its gauss_next; else NULL */
     uint64_t seed, offset;
 };
-
-/* ---- Numbers and memory of Python objects ---- */
 
 static int call_uint64(PyObject *object, PyObject *method, uint64_t *out) {
     PyObject *value = PyObject_CallMethodObjArgs(object, method, NULL);
@@ -58,190 +220,18 @@ static int tensor_memory(core_state *state, PyObject *tensor, const char **out, 
     return 0;
 }
 
-static int raw_equal(const core_raw *raw, PyObject *bytes) {
-    const char *copy = PyBytes_AsString(bytes);
-    return memcmp(copy, raw->memory, raw->n_bytes) == 0 &&
-           (raw->n_more == 0 || memcmp(copy + raw->n_bytes, raw->more, raw->n_more) == 0);
-}
-
-static void raw_put(const core_raw *raw, PyObject *bytes) {
-    const char *copy = PyBytes_AsString(bytes);
-    memcpy(raw->memory, copy, raw->n_bytes);
-    if (raw->n_more > 0) memcpy(raw->more, copy + raw->n_bytes, raw->n_more);
-}
-
-/* A copy of the memory as bytes; the last one again if nothing changed. New reference. */
-static PyObject *raw_copy(core_raw *raw) {
-    if (raw->last == NULL || !raw_equal(raw, raw->last)) {
-        PyObject *fresh = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(raw->n_bytes + raw->n_more));
-        if (fresh == NULL) return NULL;
-        memcpy(PyBytes_AsString(fresh), raw->memory, raw->n_bytes);
-        if (raw->n_more > 0) memcpy(PyBytes_AsString(fresh) + raw->n_bytes, raw->more, raw->n_more);
-        Py_XDECREF(raw->last);
-        raw->last = fresh;
-    }
-    Py_INCREF(raw->last);
-    return raw->last;
-}
-
-/* ---- Can the state be compared in place? ---- */
-
-/* Call a method of both without arguments: the same result? 1, 0, or -1 with an exception. */
-static int draw_same(PyObject *a, PyObject *b, const char *method) {
-    PyObject *x = PyObject_CallMethod(a, method, NULL), *y = x == NULL ? NULL : PyObject_CallMethod(b, method, NULL);
-    int same = y == NULL ? -1 : PyObject_RichCompareBool(x, y, Py_EQ);
-    Py_XDECREF(x);
-    Py_XDECREF(y);
-    return same;
-}
-
-static int draw(PyObject *generator, const char *method) {
-    PyObject *value = PyObject_CallMethod(generator, method, NULL);
-    Py_XDECREF(value);
-    return value == NULL ? -1 : 0;
-}
-
-/* Are these pieces all there is to the state of a generator? Of two with one seed they must be equal at first, differ
- * after every draw by one of the methods (which ends with NULL), and once they are copied, both continue alike; over
- * enough draws for a refill. 1, 0, or -1 with an exception. */
-static int probe(PyObject *a, PyObject *b, core_raw *in_a, core_raw *in_b, const char *const *methods) {
-    PyObject *copy = raw_copy(in_a);
-    int works = copy == NULL ? -1 : raw_equal(in_b, copy);
-    for (int i = 0; works == 1 && i < 700; i++) {
-        for (const char *const *method = methods; works == 1 && *method != NULL; method++) {
-            works = draw(a, *method) < 0 ? -1 : !raw_equal(in_a, copy);
-            Py_XDECREF(copy);
-            copy = works == 1 ? raw_copy(in_a) : NULL;
-            if (works == 1 && copy == NULL) works = -1;
-        }
-        if (works != 1 || i % 50 != 0) continue;
-        raw_put(in_b, copy);
-        for (const char *const *method = methods; works == 1 && *method != NULL; method++)
-            works = draw_same(a, b, *method);
-        Py_XDECREF(copy);
-        copy = raw_copy(in_a);
-        if (works == 1) works = copy == NULL ? -1 : raw_equal(in_b, copy);
-    }
-    Py_XDECREF(copy);
-    Py_CLEAR(in_a->last);
-    Py_CLEAR(in_b->last);
-    return works;
-}
-
-static PyObject *make_seeded(PyObject *type, long seed) { return PyObject_CallFunction(type, "l", seed); }
-
-static Py_ssize_t object_bytes(PyObject *type) {
-    PyObject *size = PyObject_GetAttrString(type, "__basicsize__");
-    Py_ssize_t n = size == NULL ? -1 : PyLong_AsSsize_t(size);
-    Py_XDECREF(size);
-    return n;
-}
-
-/* random.Random: the C type behind it adds index and state to an object, and nothing else. */
-int core_probe_python(core_state *state) {
-    static const char *const methods[] = {"random", NULL};
-    PyObject *type = (PyObject *)Py_TYPE(state->python_random);
-    PyObject *base = PyObject_GetAttrString(type, "__base__");
-    Py_ssize_t n = base == NULL ? 0 : object_bytes(base) - (Py_ssize_t)sizeof(PyObject);
-    PyObject *a = n > 0 ? make_seeded(type, 1) : NULL, *b = a == NULL ? NULL : make_seeded(type, 1);
-    int works = 0;
-    if (b != NULL) {
-        core_raw in_a = {.memory = (char *)a + sizeof(PyObject), .n_bytes = (size_t)n};
-        core_raw in_b = {.memory = (char *)b + sizeof(PyObject), .n_bytes = (size_t)n};
-        works = probe(a, b, &in_a, &in_b, methods);
-    }
-    Py_XDECREF(base);
-    Py_XDECREF(a);
-    Py_XDECREF(b);
-    PyErr_Clear(); /* whatever went wrong: it does not work */
-    Py_CLEAR(state->raw_python.last);
-    state->raw_python.memory = works == 1 ? (char *)state->python_random + sizeof(PyObject) : NULL;
-    state->raw_python.n_bytes = works == 1 ? (size_t)n : 0;
-    return 0;
-}
-
-static PyObject *numpy_bit_generator(core_state *state, PyObject *random_state) {
-    PyObject *found = PyObject_GetAttr(random_state, state->str__bit_generator);
-    if (found == NULL) PyErr_Clear();
-    return found;
-}
-
-static char *numpy_memory(PyObject *bit_generator) {
-    PyObject *capsule = PyObject_GetAttrString(bit_generator, "capsule");
-    /* numpy/random/bitgen.h: the structure begins with a pointer to the state. */
-    void **bitgen = capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, "BitGenerator");
-    Py_XDECREF(capsule); /* the bit generator keeps it */
-    return bitgen == NULL ? NULL : (char *)*bitgen;
-}
-
-/* numpy's randn() makes two numbers at a time and keeps the second inside the object: find out where. */
-static int find_second_number(PyObject *type, size_t *out_at, size_t *out_n) {
-    Py_ssize_t n = object_bytes(type);
-    PyObject *generator = n > 0 && n < 4096 ? make_seeded(type, 3) : NULL;
-    char before[4096];
-    size_t first = (size_t)n, end = 0;
-    for (int i = 0; generator != NULL && i < 6; i++) {
-        memcpy(before, generator, (size_t)n);
-        if (draw(generator, "randn") < 0) break;
-        for (size_t at = sizeof(PyObject); at < (size_t)n; at++) {
-            if (((char *)generator)[at] == before[at]) continue;
-            if (at < first) first = at;
-            if (at >= end) end = at + 1;
-        }
-    }
-    Py_XDECREF(generator);
-    if (PyErr_Occurred() || end <= first || end - first > 32) return 0;
-    *out_at = first;
-    *out_n = end - first;
-    return 1;
-}
-
-static core_raw numpy_raw(PyObject *random_state, PyObject *bit_generator, size_t at, size_t n_more) {
-    return (core_raw){.memory = numpy_memory(bit_generator),
-                      .n_bytes = MT19937_BYTES,
-                      .more = (char *)random_state + at,
-                      .n_more = n_more};
-}
-
-/* Tried once, when numpy is seen first. */
-static void probe_numpy(core_state *state, PyObject *global) {
-    static const char *const methods[] = {"random", "randn", "randn", "randn", NULL};
-    PyObject *type = (PyObject *)Py_TYPE(global);
-    PyObject *a = make_seeded(type, 1), *b = a == NULL ? NULL : make_seeded(type, 1);
-    PyObject *bits_a = b == NULL ? NULL : numpy_bit_generator(state, a);
-    PyObject *bits_b = bits_a == NULL ? NULL : numpy_bit_generator(state, b);
-    PyObject *bits = bits_b == NULL ? NULL : numpy_bit_generator(state, global);
-    size_t at = 0, n_more = 0;
-    if (bits != NULL && Py_TYPE(bits) == Py_TYPE(bits_a) && find_second_number(type, &at, &n_more)) {
-        core_raw in_a = numpy_raw(a, bits_a, at, n_more), in_b = numpy_raw(b, bits_b, at, n_more);
-        core_raw real = numpy_raw(global, bits, at, n_more);
-        if (in_a.memory != NULL && in_b.memory != NULL && real.memory != NULL &&
-            probe(a, b, &in_a, &in_b, methods) == 1) {
-            Py_INCREF(bits);
-            real.owner = bits;
-            state->raw_numpy = real;
-        }
-    }
-    PyErr_Clear(); /* whatever went wrong: it does not work */
-    state->numpy_probed = 1;
-    Py_XDECREF(a);
-    Py_XDECREF(b);
-    Py_XDECREF(bits_a);
-    Py_XDECREF(bits_b);
-    Py_XDECREF(bits);
-}
-
-/* ---- Noting one generator ---- */
+/* Noting one generator. */
 
 static int note_object(PyObject *noter, core_generator *out) {
-    *out = (core_generator){.kind = OBJECT, .object = PyObject_CallNoArgs(noter)};
+    *out = (core_generator){.kind = API, .object = PyObject_CallNoArgs(noter)};
     return out->object == NULL ? -1 : 0;
 }
 
-static int note_python(core_state *state, int full, core_generator *out) {
-    if (full || state->raw_python.memory == NULL) return note_object(state->note_python, out);
+static int note_python(core_state *state, int by_api, core_generator *out) {
+    if (by_api || state->raw_python.memory == NULL) return note_object(state->note_python, out);
     Py_INCREF(state->python_random);
-    *out = (core_generator){.kind = RAW_PYTHON, .object = state->python_random, .state = raw_copy(&state->raw_python)};
+    *out = (core_generator){
+        .kind = RAW_PYTHON, .object = state->python_random, .state = core_raw_copy(&state->raw_python)};
     out->extra = PyObject_GetAttr(state->python_random, state->str_gauss_next);
     return out->state == NULL || out->extra == NULL ? -1 : 0;
 }
@@ -257,14 +247,15 @@ static PyObject *find_numpy(core_state *state) {
     return global;
 }
 
-static int note_numpy(core_state *state, PyObject *global, int full, core_generator *out) {
-    if (!state->numpy_probed) probe_numpy(state, global);
-    PyObject *bit_generator = full || state->raw_numpy.memory == NULL ? NULL : numpy_bit_generator(state, global);
+static int note_numpy(core_state *state, PyObject *global, int by_api, core_generator *out) {
+    if (!state->numpy_probed) core_probe_numpy(state, global);
+    PyObject *bit_generator =
+        by_api || state->raw_numpy.memory == NULL ? NULL : core_numpy_bit_generator(state, global);
     int usable = bit_generator != NULL && bit_generator == state->raw_numpy.owner; /* set_bit_generator() changes it */
     Py_XDECREF(bit_generator);
     if (!usable) return note_object(state->note_numpy, out);
     Py_INCREF(global);
-    *out = (core_generator){.kind = RAW_NUMPY, .object = global, .state = raw_copy(&state->raw_numpy)};
+    *out = (core_generator){.kind = RAW_NUMPY, .object = global, .state = core_raw_copy(&state->raw_numpy)};
     return out->state == NULL ? -1 : 0;
 }
 
@@ -291,7 +282,7 @@ static int note_again(core_state *state, const core_generator *of, core_generato
         return note_python(state, 0, out);
     case RAW_NUMPY:
         return note_numpy(state, of->object, 0, out);
-    case OBJECT:
+    case API:
         return note_object((PyObject *)Py_TYPE(of->object), out);
     default:
         return note_torch(state, of->object, of->kind, out);
@@ -304,7 +295,7 @@ static void forget(core_generator *g) {
     Py_CLEAR(g->extra);
 }
 
-/* ---- Has it moved? Put it back. ---- */
+/* Has it moved? Put it back. */
 
 static int state_moved(core_state *state, const core_generator *g) {
     const char *before, *now;
@@ -326,7 +317,7 @@ static int offset_moved(core_state *state, const core_generator *g) {
 }
 
 static int raw_moved(const core_raw *raw, const core_generator *g) {
-    return raw->memory == NULL || !raw_equal(raw, g->state);
+    return raw->memory == NULL || !core_raw_equal(raw, g->state);
 }
 
 /* gauss() hands out every second number without a draw. */
@@ -348,12 +339,8 @@ static int has_moved(core_state *state, const core_generator *g) {
         return python_moved(state, g);
     case RAW_NUMPY:
         return raw_moved(&state->raw_numpy, g);
-    default: {
-        PyObject *answer = PyObject_CallMethodObjArgs(g->object, state->str_moved, NULL);
-        int moved = answer == NULL ? -1 : PyObject_IsTrue(answer);
-        Py_XDECREF(answer);
-        return moved;
-    }
+    default:
+        return core_is_true(PyObject_CallMethodObjArgs(g->object, state->str_moved, NULL));
     }
 }
 
@@ -371,10 +358,10 @@ static int put(core_state *state, const core_generator *g) {
     case TORCH_OFFSET:
         return put_offset(state, g);
     case RAW_PYTHON:
-        raw_put(&state->raw_python, g->state);
+        core_raw_put(&state->raw_python, g->state);
         return PyObject_SetAttr(g->object, state->str_gauss_next, g->extra);
     case RAW_NUMPY:
-        raw_put(&state->raw_numpy, g->state);
+        core_raw_put(&state->raw_numpy, g->state);
         return 0;
     default: {
         PyObject *done = PyObject_CallMethodObjArgs(g->object, state->str_restore, NULL);
@@ -384,58 +371,13 @@ static int put(core_state *state, const core_generator *g) {
     }
 }
 
-/* ---- All of them ---- */
-
-/* The index of a device if it is a GPU (0 where it does not say), -1 if not, -2 with an exception. */
-static Py_ssize_t cuda_index(core_state *state, PyObject *device) {
-    PyObject *type = PyObject_GetAttr(device, state->str_type);
-    int is_cuda = type == NULL ? -1 : PyUnicode_CompareWithASCIIString(type, "cuda") == 0;
-    Py_XDECREF(type);
-    if (is_cuda <= 0) return is_cuda < 0 ? -2 : -1;
-    PyObject *index = PyObject_GetAttr(device, state->str_index);
-    Py_ssize_t value = index == NULL || index == Py_None ? 0 : PyLong_AsSsize_t(index);
-    int failed = index == NULL || PyErr_Occurred();
-    Py_XDECREF(index);
-    return failed ? -2 : value;
-}
-
-static int contains(PyObject *devices, PyObject *device) {
-    for (Py_ssize_t i = 0; i < PyTuple_Size(devices); i++) {
-        int same = PyObject_RichCompareBool(PyTuple_GetItem(devices, i), device, Py_EQ);
-        if (same != 0) return same;
-    }
-    return 0;
-}
-
-PyObject *core_devices_add(core_state *state, PyObject *devices, PyObject *tensors) {
-    for (Py_ssize_t i = 0; devices != NULL && i < PyList_Size(tensors); i++) {
-        PyObject *device = CORE_READ(state, PyList_GetItem(tensors, i), device);
-        int known = device == NULL ? -1 : contains(devices, device);
-        if (known != 1) {
-            PyObject *one = known < 0 ? NULL : PyTuple_Pack(1, device);
-            PyObject *joined = one == NULL ? NULL : PySequence_Concat(devices, one);
-            Py_XDECREF(one);
-            Py_DECREF(devices);
-            devices = joined;
-        }
-        Py_XDECREF(device);
-    }
-    return devices;
-}
-
-int core_has_cuda(core_state *state, PyObject *devices) {
-    for (Py_ssize_t i = 0; i < PyTuple_Size(devices); i++) {
-        Py_ssize_t index = cuda_index(state, PyTuple_GetItem(devices, i));
-        if (index != -1) return index == -2 ? -1 : 1;
-    }
-    return 0;
-}
+/* All of them. */
 
 static int note_gpus(core_state *state, core_randomness *out, PyObject *devices) {
     PyObject *generators = NULL;
     int status = 0;
     for (Py_ssize_t i = 0; status == 0 && i < PyTuple_Size(devices); i++) {
-        Py_ssize_t index = cuda_index(state, PyTuple_GetItem(devices, i));
+        Py_ssize_t index = core_cuda_index(state, PyTuple_GetItem(devices, i));
         if (index < 0) {
             status = index == -2 ? -1 : 0;
             continue;
@@ -458,16 +400,22 @@ static int allocate(core_randomness *out, Py_ssize_t n) {
     return -1;
 }
 
-int core_randomness_note(core_state *state, core_randomness *out, PyObject *devices, int full) {
+int core_randomness_note(core_state *state, core_randomness *out, PyObject *devices, int by_api) {
     if (allocate(out, PyTuple_Size(devices) + 3) < 0) return -1;
     PyObject *numpy = find_numpy(state);
     int status = note_torch(state, state->generator, TORCH_STATE, &out->items[out->n++]);
     if (status == 0) status = note_gpus(state, out, devices);
-    if (status == 0) status = note_python(state, full, &out->items[out->n++]);
-    if (status == 0 && numpy != NULL) status = note_numpy(state, numpy, full, &out->items[out->n++]);
+    if (status == 0) status = note_python(state, by_api, &out->items[out->n++]);
+    if (status == 0 && numpy != NULL) status = note_numpy(state, numpy, by_api, &out->items[out->n++]);
     Py_XDECREF(numpy);
     if (status < 0) core_randomness_clear(out);
     return status;
+}
+
+int core_randomness_moved(core_state *state, const core_randomness *self) {
+    int moved = 0;
+    for (Py_ssize_t i = 0; moved == 0 && i < self->n; i++) moved = has_moved(state, &self->items[i]);
+    return moved;
 }
 
 int core_randomness_keep_moved(core_state *state, core_randomness *self, int gpus_only) {
@@ -515,26 +463,37 @@ void core_randomness_clear(core_randomness *self) {
     self->items = NULL;
 }
 
-int core_randomness_is_full(const core_randomness *self) {
+int core_randomness_has_api(const core_randomness *self) {
     for (Py_ssize_t i = 0; i < self->n; i++)
-        if (self->items[i].kind == OBJECT) return 1;
+        if (self->items[i].kind == API) return 1;
     return 0;
 }
 
 /* ---- Switches ---- */
 
-/* The first switch says whether autocast is on at all. While it is not, the N_AUTOCAST that follow do not matter. */
+/* state->switches is a tuple of (read, write, argument or None). The first tells whether autocast is on at all. The
+ * N_AUTOCAST that follow are autocast itself: for each type of device, whether it is on and its dtype; last, its cache.
+ * While it is off for all, they do not matter: they are noted as False, and not read. */
 #define N_AUTOCAST 5
 
-static PyObject *read_switch(core_state *state, Py_ssize_t i, int any_autocast) {
-    if (i > 0 && i <= N_AUTOCAST && !any_autocast) {
-        Py_INCREF(Py_False);
-        return Py_False;
-    }
+static int is_autocast(Py_ssize_t i) { return i > 0 && i <= N_AUTOCAST; }
+
+static int is_autocast_on(Py_ssize_t i) { return i < N_AUTOCAST && i % 2 == 1; }
+
+static PyObject *read_switch(core_state *state, Py_ssize_t i) {
     PyObject *entry = PyTuple_GetItem(state->switches, i);
-    PyObject *function = entry == NULL ? NULL : PyTuple_GetItem(entry, 0), *argument = PyTuple_GetItem(entry, 1);
-    if (function == NULL || argument == NULL) return NULL;
-    return argument == Py_None ? PyObject_CallNoArgs(function) : PyObject_CallFunctionObjArgs(function, argument, NULL);
+    PyObject *read = PyTuple_GetItem(entry, 0), *argument = PyTuple_GetItem(entry, 2);
+    if (read == NULL || argument == NULL) return NULL;
+    return argument == Py_None ? PyObject_CallNoArgs(read) : PyObject_CallFunctionObjArgs(read, argument, NULL);
+}
+
+static int write_switch(core_state *state, Py_ssize_t i, PyObject *value) {
+    PyObject *entry = PyTuple_GetItem(state->switches, i);
+    PyObject *write = PyTuple_GetItem(entry, 1), *argument = PyTuple_GetItem(entry, 2);
+    PyObject *done = argument == Py_None ? PyObject_CallFunctionObjArgs(write, value, NULL)
+                                         : PyObject_CallFunctionObjArgs(write, argument, value, NULL);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
 }
 
 /* A tuple of n that begins with the first `n_known` of another one. */
@@ -553,7 +512,11 @@ PyObject *core_switches_note(core_state *state) {
     PyObject *last = state->last_switches, *fresh = NULL;
     int any_autocast = 1;
     for (Py_ssize_t i = 0; i < n; i++) {
-        PyObject *value = read_switch(state, i, any_autocast);
+        PyObject *value = Py_False;
+        if (any_autocast || !is_autocast(i))
+            value = read_switch(state, i);
+        else
+            Py_INCREF(value);
         if (value == NULL) goto failed;
         if (i == 0) any_autocast = value == Py_True;
         if (fresh == NULL && last != NULL && PyTuple_GetItem(last, i) == value) {
@@ -575,79 +538,77 @@ failed:
     return NULL;
 }
 
-/* ---- For Python ---- */
-
-typedef struct Randomness {
-    PyObject_HEAD
-    core_randomness noted;
-} Randomness;
-
-static PyObject *randomness_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    PyObject *devices;
-    static char *names[] = {(char *)"devices", NULL};
-    core_state *state = core_state_of_type(type);
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O:Randomness", names, &devices)) return NULL;
-    if (core_check_bound(state) < 0) return NULL;
-    PyObject *tuple = PySequence_Tuple(devices);
-    Randomness *self = tuple == NULL ? NULL : (Randomness *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
-    if (self != NULL && core_randomness_note(state, &self->noted, tuple, 1) < 0) Py_CLEAR(self);
-    Py_XDECREF(tuple);
-    return (PyObject *)self;
+/* Must switch i be written to be as it was noted, and written back to be as it is now? */
+static int differs(PyObject *noted, PyObject *now, Py_ssize_t i) {
+    if (i == 0) return 0;
+    if (is_autocast(i) && PyTuple_GetItem(noted, 0) != Py_True && !is_autocast_on(i)) return 0;
+    return PyTuple_GetItem(noted, i) != PyTuple_GetItem(now, i);
 }
 
-PyDoc_STRVAR(moved_doc, "moved($self, /)\n--\n\nDid somebody draw since?");
+/* Does any switch differ, or with `autocast_only` any of autocast? */
+static int any_differs(PyObject *noted, PyObject *now, int autocast_only) {
+    Py_ssize_t n = autocast_only ? N_AUTOCAST + 1 : PyTuple_Size(now);
+    for (Py_ssize_t i = 0; i < n; i++)
+        if (differs(noted, now, i)) return 1;
+    return 0;
+}
 
-static PyObject *randomness_moved(PyObject *object, PyObject *Py_UNUSED(unused)) {
-    Randomness *self = (Randomness *)object;
-    for (Py_ssize_t i = 0; i < self->noted.n; i++) {
-        int moved = has_moved(core_state_of_type(Py_TYPE(object)), &self->noted.items[i]);
-        if (moved != 0) return moved < 0 ? NULL : PyBool_FromLong(1);
+static PyObject *read_switches(core_state *state) {
+    Py_ssize_t n = PyTuple_Size(state->switches);
+    PyObject *now = PyTuple_New(n);
+    for (Py_ssize_t i = 0; now != NULL && i < n; i++) {
+        PyObject *value = read_switch(state, i);
+        if (value == NULL || PyTuple_SetItem(now, i, value) < 0) Py_CLEAR(now);
     }
-    Py_RETURN_FALSE;
+    return now;
 }
 
-PyDoc_STRVAR(restore_doc, "restore($self, /)\n--\n\nPut the generators back where they were.");
-
-static PyObject *randomness_restore(PyObject *object, PyObject *Py_UNUSED(unused)) {
-    if (core_randomness_restore(core_state_of_type(Py_TYPE(object)), &((Randomness *)object)->noted, NULL) < 0)
-        return NULL;
-    Py_RETURN_NONE;
+/* Write those that differ, all of them even after a failure; the first exception stays. */
+static int write_switches(core_state *state, PyObject *noted, PyObject *now, PyObject *wanted) {
+    int status = 0;
+    for (Py_ssize_t i = 0; i < PyTuple_Size(now); i++) {
+        if (!differs(noted, now, i)) continue;
+        core_pending pending = core_set_aside();
+        if (write_switch(state, i, PyTuple_GetItem(wanted, i)) < 0) status = -1;
+        core_put_back(pending);
+    }
+    return status;
 }
 
-static int randomness_traverse(PyObject *object, visitproc visit, void *arg) {
-    Py_VISIT(Py_TYPE(object));
-    return core_randomness_visit(&((Randomness *)object)->noted, visit, arg);
+/* As the end of an autocast block: the casts that it cached go with the outermost one. */
+static int leave_autocast(core_state *state) {
+    PyObject *depth = PyObject_CallNoArgs(state->leave_autocast);
+    int is_inside = core_is_true(depth);
+    if (is_inside != 0) return is_inside < 0 ? -1 : 0;
+    PyObject *cleared = PyObject_CallNoArgs(state->clear_autocast_cache);
+    Py_XDECREF(cleared);
+    return cleared == NULL ? -1 : 0;
 }
 
-static void randomness_dealloc(PyObject *object) {
-    PyTypeObject *type = Py_TYPE(object);
-    PyObject_GC_UnTrack(object);
-    core_randomness_clear(&((Randomness *)object)->noted);
-    ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
-    Py_DECREF(type);
+static int enter_autocast(core_state *state) {
+    PyObject *depth = PyObject_CallNoArgs(state->enter_autocast);
+    Py_XDECREF(depth);
+    return depth == NULL ? -1 : 0;
 }
 
-static PyMethodDef methods[] = {
-    {"moved", randomness_moved, METH_NOARGS, moved_doc},
-    {"restore", randomness_restore, METH_NOARGS, restore_doc},
-    {NULL, NULL, 0, NULL},
-};
+int core_switches_enter(core_state *state, PyObject *noted, PyObject **out) {
+    PyObject *now = core_switches_note(state);
+    int status = now == NULL ? -1 : 0, same = now == noted;
+    *out = NULL;
+    Py_XDECREF(now);
+    if (status < 0 || same) return status;
+    now = read_switches(state);
+    if (now == NULL) return -1;
+    if (any_differs(noted, now, 1)) status = enter_autocast(state);
+    if (status < 0 || !any_differs(noted, now, 0)) {
+        Py_DECREF(now);
+        return status;
+    }
+    *out = now;
+    return write_switches(state, noted, now, noted);
+}
 
-PyDoc_STRVAR(type_doc, "Randomness(devices)\n--\n\nThe random generators, as they are when it is made.");
-
-static PyType_Slot slots[] = {
-    {Py_tp_doc, (void *)type_doc},         {Py_tp_new, randomness_new}, {Py_tp_dealloc, randomness_dealloc},
-    {Py_tp_traverse, randomness_traverse}, {Py_tp_methods, methods},    {0, NULL},
-};
-
-static PyType_Spec spec = {
-    .name = "memscale._core.Randomness",
-    .basicsize = sizeof(Randomness),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .slots = slots,
-};
-
-int core_add_conditions(PyObject *module, core_state *state) {
-    state->randomness_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &spec, NULL);
-    return state->randomness_type == NULL ? -1 : PyModule_AddType(module, state->randomness_type);
+int core_switches_leave(core_state *state, PyObject *noted, PyObject *now) {
+    int status = any_differs(noted, now, 1) ? leave_autocast(state) : 0;
+    return write_switches(state, noted, now, now) < 0 ? -1 : status;
 }

@@ -4,14 +4,14 @@
  * hooks, submodules, and any attribute that a module keeps. ModuleState takes a shallow copy of every module's
  * __dict__ at and below a root. Containers in attributes are copied one level deep, since modules keep parameters,
  * buffers, hooks and children in such; tensors are shared. From one call to the next nearly always nothing changes, so
- * a capture stands for later calls too, as long as the modules match it: every attribute is the same object, every
- * container holds the same ones. A repetition lives in fresh copies of what was captured, and leave() gives the modules
- * their own dicts back; where the modules match and the unit is known to leave no trace, it runs in place, and leave()
- * makes sure. What happens in between leaves no trace in the modules.
+ * a capture serves later calls too, as long as the modules match it: every attribute is the same object, every
+ * container holds the same ones. For a recomputation the modules get fresh copies of what was captured, and leave()
+ * gives them their own dicts back. Where the modules match and the unit is known to leave no trace, it runs in place,
+ * and leave() puts back whatever changed after all. Either way the recomputation leaves no trace in the modules.
  */
-#include "core.h"
+#include "recompute.h"
 
-#define LARGEST_COPY 4096 /* a longer list or dict is shared: nobody keeps module state in such */
+#define LARGEST_COPY 4096 /* a longer list or dict is shared: it holds data, not module state */
 
 /* Tensors with a history that modules keep are captured without it: a graph must not hold the one before it alive. */
 static PyObject *without_history(core_state *state, PyObject *value) {
@@ -61,7 +61,8 @@ static int cut_history(core_state *state, PyObject *dict) {
     return n;
 }
 
-/* A copy of a container that is an attribute. A class of its own may not copy, or to something else: then it is shared.
+/* A copy of a container that is an attribute. A class of its own may refuse to copy, or copy to something else: then it
+ * is shared.
  */
 static PyObject *copy_container(PyObject *value) {
     if (PyDict_CheckExact(value)) return PyDict_Copy(value);
@@ -215,8 +216,8 @@ static int capture(core_state *state, ModuleState *self, PyObject *module) {
 }
 
 static int note_training(core_state *state, ModuleState *self) {
-    self->training = PyBytes_FromStringAndSize(NULL, self->n);
-    char *out = self->training == NULL ? NULL : PyBytes_AsString(self->training);
+    self->training_flags = PyBytes_FromStringAndSize(NULL, self->n);
+    char *out = self->training_flags == NULL ? NULL : PyBytes_AsString(self->training_flags);
     for (Py_ssize_t i = 0; out != NULL && i < self->n; i++)
         out[i] = (char)(PyDict_GetItemWithError(self->entries[i].captured, state->str_training) == Py_True);
     return PyErr_Occurred() ? -1 : 0;
@@ -284,7 +285,7 @@ static int same_as_before(PyObject *dict, const core_module_entry *e) {
     return 1;
 }
 
-/* Is the copy that a module lives in still as it was captured? */
+/* Is the copy that a module has been given still as it was captured? */
 static int same_as_copied(PyObject *dict, const core_module_entry *e) {
     PyObject *key, *value, *captured_key, *captured;
     Py_ssize_t at = 0, at_captured = 0;
@@ -311,7 +312,7 @@ static int match(ModuleState *self, int (*same_state)(PyObject *, const core_mod
 
 int core_modules_match(ModuleState *self) { return self->reusable ? match(self, same_as_before) : 0; }
 
-/* ---- Living in it ---- */
+/* ---- Entering and leaving ---- */
 
 /* As `module.__dict__ = dict` does. (PyObject_GenericSetDict leaves attributes that Python 3.13 keeps inside the
  * object.) */
@@ -343,7 +344,7 @@ static int enter_copies(core_state *state, ModuleState *self) {
     return 0;
 }
 
-/* Let a container hold again what its copy holds. */
+/* Give a container the content of its copy again. */
 static int refill(PyObject *container, PyObject *copy) {
     if (PyList_CheckExact(container)) return PyList_SetSlice(container, 0, PyList_Size(container), copy);
     PyObject *cleared = PyObject_CallMethod(container, "clear", NULL);
@@ -372,7 +373,7 @@ static int put_back(core_module_entry *e) {
 
 int core_modules_enter(core_state *state, ModuleState *self, int in_place) {
     if (self->mode != MODULES_OWN) {
-        PyErr_SetString(PyExc_RuntimeError, "enter() while entered");
+        PyErr_SetString(PyExc_RuntimeError, "enter() was called twice without leave()");
         return -1;
     }
     int same = in_place ? core_modules_match(self) : 0;
@@ -415,7 +416,7 @@ static PyObject *state_leave(PyObject *object, PyObject *Py_UNUSED(unused)) {
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(enter_doc, "enter($self, /)\n--\n\nLet the modules live in fresh copies of what was captured.");
+PyDoc_STRVAR(enter_doc, "enter($self, /)\n--\n\nGive the modules fresh copies of what was captured.");
 
 static PyObject *state_enter(PyObject *object, PyObject *Py_UNUSED(unused)) {
     if (core_modules_enter(core_state_of_type(Py_TYPE(object)), (ModuleState *)object, 0) < 0) return NULL;
@@ -465,7 +466,7 @@ static int state_clear(PyObject *object) {
     }
     Py_CLEAR(self->parameters);
     Py_CLEAR(self->tensors);
-    Py_CLEAR(self->training);
+    Py_CLEAR(self->training_flags);
     Py_CLEAR(self->devices);
     return 0;
 }
@@ -487,7 +488,7 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-PyDoc_STRVAR(type_doc, "ModuleState(root)\n--\n\nThe state of a module and all below it, to be lived in again.");
+PyDoc_STRVAR(type_doc, "ModuleState(root)\n--\n\nThe state of a module and all below it, to be put back for a while.");
 
 static PyType_Slot slots[] = {
     {Py_tp_doc, (void *)type_doc},

@@ -1,28 +1,37 @@
-/* unit.c - a unit of a model, as its calls see it.
+/* unit.c - the objects Unit and Call, as Python sees them, and what is learned about a unit.
  *
- * Python's memscale._recompute.Unit adds what is needed once for each unit. The lock is held during a repetition, since
- * the unit's modules live in another state meanwhile; the thread that holds it may take it again.
+ * Python's memscale._recompute.Unit adds what is needed once for each unit.
  */
-#include "core.h"
+#include "recompute.h"
 
 #include <stddef.h>
 #include <structmember.h>
 
-void core_unit_lock(Unit *unit) {
-    unsigned long me = PyThread_get_thread_ident();
-    if (unit->depth == 0 || unit->owner != me) {
-        if (!PyThread_acquire_lock(unit->lock, NOWAIT_LOCK)) {
-            Py_BEGIN_ALLOW_THREADS(void)
-            PyThread_acquire_lock(unit->lock, WAIT_LOCK);
-            Py_END_ALLOW_THREADS
-        }
-        unit->owner = me;
-    }
-    unit->depth++;
+/* ---- Unit ---- */
+
+static void forget_facts(core_facts *facts) {
+    Py_CLEAR(facts->training_flags);
+    Py_CLEAR(facts->buffers);
 }
 
-void core_unit_unlock(Unit *unit) {
-    if (--unit->depth == 0) PyThread_release_lock(unit->lock);
+int core_unit_learn(Unit *unit, core_facts *facts) {
+    for (Py_ssize_t i = 0; i < unit->n_facts; i++) {
+        int same = PyObject_RichCompareBool(unit->facts[i].training_flags, facts->training_flags, Py_EQ);
+        if (same != 1) continue; /* bytes always compare */
+        core_facts old = unit->facts[i];
+        unit->facts[i] = *facts;
+        forget_facts(&old);
+        return 0;
+    }
+    core_facts *grown = PyMem_Realloc(unit->facts, (size_t)(unit->n_facts + 1) * sizeof *grown);
+    if (grown == NULL) {
+        forget_facts(facts);
+        (void)PyErr_NoMemory();
+        return -1;
+    }
+    unit->facts = grown;
+    unit->facts[unit->n_facts++] = *facts;
+    return 0;
 }
 
 static int unit_init(PyObject *object, PyObject *args, PyObject *kwargs) {
@@ -68,8 +77,11 @@ static void unit_dealloc(PyObject *object) {
     PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object);
     (void)unit_clear(object);
-    Py_CLEAR(((Unit *)object)->name);
-    if (((Unit *)object)->lock != NULL) PyThread_free_lock(((Unit *)object)->lock);
+    Unit *self = (Unit *)object;
+    Py_CLEAR(self->name);
+    for (Py_ssize_t i = 0; i < self->n_facts; i++) forget_facts(&self->facts[i]);
+    PyMem_Free(self->facts);
+    if (self->lock != NULL) PyThread_free_lock(self->lock);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
     Py_DECREF(type);
 }
@@ -78,12 +90,27 @@ static PyMemberDef unit_members[] = {
     {"name", T_OBJECT_EX, offsetof(Unit, name), READONLY, "Its name in the model."},
     {"module", T_OBJECT_EX, offsetof(Unit, module), READONLY, "The module."},
     {"plain", T_OBJECT_EX, offsetof(Unit, plain), READONLY, "The module's forward, as it was."},
-    {"on_backward", T_OBJECT, offsetof(Unit, on_backward), 0, "Called before the next repetition, or None."},
+    {"on_backward", T_OBJECT, offsetof(Unit, on_backward), 0, "Called before each recomputation, or None."},
     {NULL, 0, 0, 0, NULL},
 };
 
+PyDoc_STRVAR(unit_run_doc,
+             "run($self, args, kwargs, /)\n--\n\n"
+             "Run the forward so that it can be recomputed in backward. Returns the output; where that is "
+             "not possible yet, a Call to continue with: an input is opaque, or the unit has not been "
+             "checked with these training flags.");
+
+#define FAST(function) ((PyCFunction)(void (*)(void))(function))
+
+static PyMethodDef unit_methods[] = {
+    /* A subclass made in Python has no module state: the defining class leads to it. */
+    {"run", FAST(core_unit_run), METH_METHOD | METH_FASTCALL | METH_KEYWORDS, unit_run_doc},
+    {NULL, NULL, 0, NULL},
+};
+
 static PyType_Slot unit_slots[] = {
-    {Py_tp_doc, (void *)"Unit(name, module, plain)\n--\n\nA unit of a model: what a Call calls."},
+    {Py_tp_doc, (void *)"Unit(name, module, plain)\n--\n\nA unit of a model, and what is known about it."},
+    {Py_tp_methods, unit_methods},
     {Py_tp_new, PyType_GenericNew},
     {Py_tp_init, unit_init},
     {Py_tp_dealloc, unit_dealloc},
@@ -100,7 +127,110 @@ static PyType_Spec unit_spec = {
     .slots = unit_slots,
 };
 
+/* ---- Call ---- */
+
+static PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    PyObject *unit, *unit_args, *unit_kwargs;
+    static char *names[] = {(char *)"unit", (char *)"args", (char *)"kwargs", NULL};
+    core_state *state = core_state_of_type(type);
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!O!:Call", names, state->unit_type, &unit, &PyTuple_Type,
+                                     &unit_args, &PyDict_Type, &unit_kwargs))
+        return NULL;
+    return (PyObject *)core_call_new(state, (Unit *)unit, unit_args, unit_kwargs);
+}
+
+static PyObject *get_opaque(PyObject *object, void *Py_UNUSED(closure)) {
+    PyObject *opaque = ((Call *)object)->inputs.opaque;
+    if (opaque == NULL) Py_RETURN_NONE;
+    Py_INCREF(opaque);
+    return opaque;
+}
+
+static PyGetSetDef call_getset[] = {
+    {"opaque", get_opaque, NULL, "The type of the first input that cannot be seen into, or None.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+PyDoc_STRVAR(call_run_doc, "run($self, args, kwargs, /)\n--\n\n"
+                           "Run the forward so that it can be recomputed in backward. For a unit that has not been "
+                           "checked, the worst is assumed: it draws from all generators and changes all its buffers.");
+PyDoc_STRVAR(run_checked_doc,
+             "run_checked($self, args, kwargs, /)\n--\n\n"
+             "Run the forward, keeping everything that it saves, then recompute it at once and compare. Returns the "
+             "output, what is wrong as (text, is it a surprise?) or None, and the tensors that were saved. If nothing "
+             "is wrong they are given up, and the unit knows what its recomputation needs.");
+
+static PyMethodDef call_methods[] = {
+    {"run", FAST(core_call_run), METH_FASTCALL, call_run_doc},
+    {"run_checked", FAST(core_call_run_checked), METH_FASTCALL, run_checked_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static int call_traverse(PyObject *object, visitproc visit, void *arg) {
+    Call *self = (Call *)object;
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(self->unit);
+    Py_VISIT(self->inputs.args);
+    Py_VISIT(self->inputs.kwargs);
+    Py_VISIT(self->inputs.tensors);
+    Py_VISIT(self->state);
+    Py_VISIT(self->watched);
+    Py_VISIT(self->buffers);
+    return core_randomness_visit(&self->random, visit, arg);
+}
+
+static int call_clear(PyObject *object) {
+    Call *self = (Call *)object;
+    Py_CLEAR(self->unit);
+    Py_CLEAR(self->inputs.args);
+    Py_CLEAR(self->inputs.kwargs);
+    Py_CLEAR(self->inputs.tensors);
+    Py_CLEAR(self->inputs.opaque);
+    Py_CLEAR(self->state);
+    Py_CLEAR(self->devices);
+    Py_CLEAR(self->watched);
+    Py_CLEAR(self->buffers);
+    Py_CLEAR(self->switches);
+    Py_CLEAR(self->random_lock);
+    Py_CLEAR(self->switches_now);
+    core_randomness_clear(&self->random);
+    core_randomness_clear(&self->random_now);
+    return 0;
+}
+
+static void call_dealloc(PyObject *object) {
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    (void)call_clear(object);
+    PyMem_Free(((Call *)object)->versions);
+    PyMem_Free(((Call *)object)->grad_flags);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
+    Py_DECREF(type);
+}
+
+static PyType_Slot call_slots[] = {
+    {Py_tp_doc,
+     (void
+          *)"Call(unit, args, kwargs)\n--\n\nOne call of a unit: its inputs and all else that its forward depends on."},
+    {Py_tp_new, call_new},
+    {Py_tp_dealloc, call_dealloc},
+    {Py_tp_traverse, call_traverse},
+    {Py_tp_clear, call_clear},
+    {Py_tp_methods, call_methods},
+    {Py_tp_getset, call_getset},
+    {0, NULL},
+};
+
+static PyType_Spec call_spec = {
+    .name = "memscale._core.Call",
+    .basicsize = sizeof(Call),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .slots = call_slots,
+};
+
 int core_add_unit(PyObject *module, core_state *state) {
     state->unit_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &unit_spec, NULL);
-    return state->unit_type == NULL ? -1 : PyModule_AddType(module, state->unit_type);
+    if (state->unit_type == NULL || PyModule_AddType(module, state->unit_type) < 0) return -1;
+    state->call_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &call_spec, NULL);
+    return state->call_type == NULL ? -1 : PyModule_AddType(module, state->call_type);
 }

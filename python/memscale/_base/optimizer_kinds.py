@@ -1,0 +1,61 @@
+"""What kinds of optimizers there are: their names for people, how they are made, and what matters for memory.
+
+Any optimizer can be traced; an optimizer gets a row here if the command line should know it by name, or if it differs
+from what torch's optimizers usually do. Classes are named, not imported: the command line reads this before torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+_LEARNING_RATE = {"lr": 1e-3}
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerKind:
+    """One kind of optimizer.
+
+    Attributes:
+        class_name: its class in ``torch.optim``.
+        options: what it is made with.
+        fused: it updates in one kernel, without temporaries.
+        has_lists: on a GPU torch updates lists of tensors at once by default, with temporaries of that size.
+        n_moments: tensors of state for each parameter; None: it depends on shapes.
+    """
+
+    class_name: str
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    fused: bool = False
+    has_lists: bool = True
+    n_moments: int | None = None
+
+
+OPTIMIZERS: dict[str, OptimizerKind] = {
+    "adamw": OptimizerKind("AdamW", n_moments=2),
+    "adamw-fused": OptimizerKind("AdamW", fused=True, has_lists=False, n_moments=2),
+    "adam": OptimizerKind("Adam", n_moments=2),
+    "sgd": OptimizerKind("SGD", _LEARNING_RATE, n_moments=0),
+    "sgd-momentum": OptimizerKind("SGD", {**_LEARNING_RATE, "momentum": 0.9}, n_moments=1),
+    "adafactor": OptimizerKind("Adafactor", {"foreach": False}, has_lists=False),  # in torch from 2.5 on
+}
+DEFAULT_OPTIMIZER = "adamw"
+
+
+def fused_kind(name: str) -> str | None:
+    """The same optimizer without temporaries, where there is one and this is not it."""
+    kind = OPTIMIZERS.get(name)
+    if kind is None or not kind.has_lists:
+        return None
+    return next((n for n, other in OPTIMIZERS.items() if other.fused and other.class_name == kind.class_name), None)
+
+
+def kind_of(optimizer: Any) -> OptimizerKind | None:
+    """The row of an optimizer that exists; None: it is not of torch's, or of no kind that matters here."""
+    classes = {c.__name__ for c in type(optimizer).__mro__ if c.__module__.startswith("torch.optim")}
+    has_momentum = any(group.get("momentum", 0) for group in optimizer.param_groups)
+    for kind in OPTIMIZERS.values():
+        if kind.class_name in classes and bool(kind.options.get("momentum", 0)) == has_momentum:
+            return kind
+    return None

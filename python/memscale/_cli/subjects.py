@@ -1,0 +1,228 @@
+"""The model that a command is about: by its name, a configuration file, or a function of the user's that builds one.
+
+Everything is made on the meta device, so nothing is allocated, and nothing is downloaded. Code of the user's runs here:
+whatever it raises becomes one line, and what it prints does not get between the lines of the answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+import inspect
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from .._core import tensors_in
+from ..errors import MemScaleError
+from . import model_registry
+
+_FUNCTION = re.compile(r"([^:]*):([^:/]*)")
+_WHAT = "it must return (model, sample_input) or (model, sample_input, optimizer)"
+_META = (
+    "It is run on the meta device, where nothing has memory: name no device, except 'cpu' for indices whose values "
+    "matter"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """What is traced: a model, one batch, and the optimizer that came with them, if any did."""
+
+    model: nn.Module
+    sample: Any
+    optimizer: torch.optim.Optimizer | None
+    text: str  # of the batch
+
+
+class NamedModel:
+    """A model of the registry or of a configuration file."""
+
+    resizable = True
+
+    def __init__(self, name: str, batch: int | None, seq: int | None) -> None:
+        self.name = name
+        self.batch: int | None = batch or 1
+        self._model: Any = model_registry.make_model(name)
+        self._config = self._model.config
+        limit = model_registry.max_length(self._model)
+        self.seq = seq
+        if model_registry.takes_images(self._config, type(self._model)):
+            if seq is not None:
+                raise MemScaleError(f"{name} takes images, which have no length: leave --seq out")
+        elif seq is None:
+            length = model_registry.default_length(name, self._config)
+            self.seq = length if limit is None else min(length, limit)
+        elif limit is not None and seq > limit:
+            raise MemScaleError(f"{name} takes at most {limit} tokens, not {seq}")
+        self.notes: list[str] = []
+        if getattr(self._config, "quantization_config", None):
+            self.notes.append("its configuration has quantized weights; this is for training all of them unquantized")
+
+    def step(self, batch: int | None) -> Step:
+        n = batch or 1
+        sample = model_registry.make_batch(self._config, n, self.seq or 0, model_class=type(self._model))
+        return Step(self._model, sample, None, self._text(n, sample))
+
+    def _text(self, batch: int, sample: dict[str, torch.Tensor]) -> str:
+        if "pixel_values" in sample:
+            height, width = sample["pixel_values"].shape[-2:]
+            return f"{_count(batch, 'image')} of {height} x {width}"
+        speech = " of what is said" if "input_features" in sample else ""
+        return f"{_count(batch, 'sequence')} of {self.seq} tokens{speech}"
+
+
+class BuiltModel:
+    """What a function of the user's returns."""
+
+    def __init__(self, name: str, batch: int | None, seq: int | None) -> None:
+        self.name, self.notes = name, list[str]()
+        self._function = _find(name)
+        self._options = _options(name, self._function, batch, seq)
+        self.resizable = isinstance(self._options.get("batch"), int)
+        self._first: Step | None = self._build(self._options)
+        first = next((t for t in tensors_in(self._first.sample) if t.dim() > 0), None)
+        self.batch: int | None = self._options.get("batch", None if first is None else int(first.shape[0]))
+        self.seq: int | None = self._options.get("seq")
+
+    def step(self, batch: int | None) -> Step:
+        if batch == self.batch and self._first is not None:
+            return self._first
+        return self._build({**self._options, "batch": batch})
+
+    def _build(self, options: dict[str, Any]) -> Step:
+        with _as_one_line(f"{self.name} failed"), own_code(), torch.device("meta"):
+            result = self._function(**options)
+        if not isinstance(result, (tuple, list)) or len(result) not in (2, 3):
+            raise MemScaleError(f"{self.name} returned {_kind(result)}; {_WHAT}")
+        model, sample, optimizer = (*result, None)[:3]
+        if not isinstance(model, nn.Module):
+            raise MemScaleError(f"{self.name} returned {_kind(model)} as model; {_WHAT}")
+        if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
+            raise MemScaleError(f"{self.name} returned {_kind(optimizer)} as optimizer; {_WHAT}")
+        elsewhere = next((p.device for p in model.parameters() if p.device.type != "meta"), None)
+        if elsewhere is not None:
+            raise MemScaleError(f"{self.name} makes its model on '{elsewhere}'. {_META}")
+        shapes = [tuple(t.shape) for t in tensors_in(sample)]
+        texts = [" x ".join(map(str, shape)) or "a number" for shape in shapes[:3]]
+        more = ", ..." if len(shapes) > 3 else ""
+        return Step(model, sample, optimizer, f"input {', '.join(texts)}{more}" if texts else "no input")
+
+
+Subject = NamedModel | BuiltModel
+
+
+def find(name: str, batch: int | None, seq: int | None) -> Subject:
+    """The model that is meant, made."""
+    if name not in model_registry.REGISTRY and not model_registry.is_file(name) and ":" in name:
+        return BuiltModel(name, batch, seq)
+    return NamedModel(name, batch, seq)
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+# Functions of the user's
+
+
+def _find(name: str) -> Callable[..., Any]:
+    """The function that module:function names, from the current folder."""
+    match = _FUNCTION.fullmatch(name)
+    module, function = match.groups() if match else ("", "")
+    if module.endswith(".py"):
+        raise MemScaleError(f"'{name}' names a file; as a module it is {module[:-3].replace('/', '.')}:{function}")
+    if not function.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
+        raise MemScaleError(f"'{name}' is not module:function, such as train:build for build() in train.py")
+    try:
+        with own_code():
+            target = getattr(importlib.import_module(module), function, None)
+    except ModuleNotFoundError as error:
+        if error.name and (module == error.name or module.startswith(f"{error.name}.")):
+            raise MemScaleError(
+                f"there is no module '{module}' in {os.getcwd()} or among the installed ones"
+            ) from error
+        raise MemScaleError(f"importing {module} failed: {describe(error)}") from error
+    except (Exception, SystemExit) as error:
+        raise MemScaleError(f"importing {module} failed: {describe(error)}") from error
+    if not callable(target):
+        what = f"there is no function '{function}'" if target is None else f"'{function}' is not a function"
+        raise MemScaleError(f"{what} in the module {module}")
+    return target  # type: ignore[no-any-return]
+
+
+def _options(name: str, function: Callable[..., Any], batch: int | None, seq: int | None) -> dict[str, Any]:
+    """What to call the function with: batch and seq where it has them."""
+    parameters: Mapping[str, inspect.Parameter] = {}
+    with contextlib.suppress(TypeError, ValueError):  # a function in C may not say
+        parameters = inspect.signature(function).parameters
+    options: dict[str, Any] = {}
+    for option, value in (("batch", batch), ("seq", seq)):
+        parameter = parameters.get(option)
+        if parameter is None:
+            if value is not None:
+                raise MemScaleError(
+                    f"{name} takes no {option}: leave --{option} out, or give the function that keyword"
+                )
+        elif value is not None:
+            options[option] = value
+        elif parameter.default is not parameter.empty:
+            options[option] = parameter.default
+        elif option == "batch":
+            options[option] = 1
+        else:
+            raise MemScaleError(f"{name} needs a length: give --seq")
+    named = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    for parameter in parameters.values():
+        if parameter.default is parameter.empty and parameter.name not in options and parameter.kind not in named:
+            raise MemScaleError(f"{name} takes '{parameter.name}'; it may take nothing but batch and seq")
+    return options
+
+
+@contextlib.contextmanager
+def own_code() -> Iterator[None]:
+    """The user's modules are found in the current folder; what they print goes where progress does."""
+    sys.path.insert(0, os.getcwd())
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        with contextlib.suppress(ValueError):
+            sys.path.remove(os.getcwd())
+
+
+@contextlib.contextmanager
+def _as_one_line(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        text = f"{what}: {describe(error)}"
+        on_meta = isinstance(error, (NotImplementedError, RuntimeError, AssertionError)) and re.search(
+            r"meta|CUDA|cuda|item\(\)", str(error)
+        )
+        raise MemScaleError(f"{text}. {_META}" if on_meta else text) from error
+
+
+def describe(error: BaseException) -> str:
+    """What was raised, and where in the user's code, in one line."""
+    text = model_registry.one_line(error)
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if _is_users(f.filename)]
+    return f"{text} ({os.path.relpath(frames[-1].filename)}, line {frames[-1].lineno})" if frames else text
+
+
+def _is_users(path: str) -> bool:
+    ours = (os.path.dirname(os.path.dirname(__file__)), os.path.dirname(torch.__file__), os.path.dirname(os.__file__))
+    return os.path.isfile(path) and not path.startswith(ours) and "-packages" not in path
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, (tuple, list)):
+        return f"{type(value).__name__} of {len(value)}"
+    return type(value).__name__

@@ -1,0 +1,242 @@
+/* py_shape_plans.c - ShapePlans: the plans of a model by the sizes of its inputs.
+ *
+ * The library makes and remembers the plans; this object remembers what Python made of each, so that the same plan is
+ * the same object. The library may ask for a profile while the GIL is released: it is taken back for that.
+ */
+#include "bind.h"
+
+#include <stddef.h>
+#include <structmember.h>
+
+#define MAX_SIZES 512    /* numbers of one input */
+#define MAX_OBJECTS 2048 /* plans whose objects are remembered: about as many as the library remembers */
+
+typedef struct ShapePlansObject {
+    PyObject_HEAD
+    ms_shape_plans *plans;   /* owned */
+    PyObject *source;        /* owned: (all_shapes) -> Profile or None */
+    PyObject *wrap;          /* owned: (Plan) -> what find() returns */
+    PyObject *objects;       /* owned dict: address of a plan -> what wrap() made of it, which keeps the plan alive */
+    PyThread_type_lock lock; /* held during find(); waited for without the GIL */
+} ShapePlansObject;
+
+/* ---- Sizes ---- */
+
+/* One tensor: the number of its dimensions, then each of them. */
+static int add_tensor(PyObject *shape, int64_t *numbers, int64_t *n) {
+    Py_ssize_t n_dims = PyTuple_Check(shape) ? PyTuple_Size(shape) : -1;
+    if (n_dims < 0 || *n + n_dims + 1 > MAX_SIZES) {
+        PyErr_SetString(PyExc_ValueError, "sizes must be a tuple of tuples, of at most 512 numbers in all");
+        return -1;
+    }
+    numbers[(*n)++] = n_dims;
+    for (Py_ssize_t d = 0; d < n_dims; d++) numbers[(*n)++] = PyLong_AsLongLong(PyTuple_GetItem(shape, d));
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static int read_input(PyObject *sizes, PyObject *shape, int64_t *numbers, ms_input *out) {
+    long long batch, length;
+    *out = (ms_input){.struct_bytes = sizeof *out, .sizes = numbers};
+    if (!PyTuple_Check(sizes) || !PyTuple_Check(shape)) {
+        PyErr_SetString(PyExc_TypeError, "sizes and shape must be tuples");
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_Size(sizes); i++)
+        if (add_tensor(PyTuple_GetItem(sizes, i), numbers, &out->n_sizes) < 0) return -1;
+    if (!PyArg_ParseTuple(shape, "LL", &batch, &length)) return -1;
+    out->batch = batch;
+    out->length = length;
+    return 0;
+}
+
+/* ---- Profiles that the library asks for ---- */
+
+static ms_status take_profile(ShapePlansObject *self, PyObject *found, ms_profile **out) {
+    if (found == NULL) return MS_E_INTERRUPTED;
+    if (found == Py_None) return MS_E_UNAVAILABLE;
+    const ms_profile *profile = core_profile_of(core_state_of_type(Py_TYPE((PyObject *)self)), found);
+    if (profile == NULL) return MS_E_INTERRUPTED;
+    *out = ms_profile_share(profile);
+    return MS_OK;
+}
+
+/* An exception stays set in this thread until find() raises it. */
+static ms_status ask_python(void *user, int32_t all_shapes, ms_profile **out) {
+    PyGILState_STATE gil = PyGILState_Ensure();
+    ShapePlansObject *self = user;
+    PyObject *found =
+        self->source == NULL ? NULL : PyObject_CallFunctionObjArgs(self->source, all_shapes ? Py_True : Py_False, NULL);
+    ms_status status = take_profile(self, found, out);
+    Py_XDECREF(found);
+    PyGILState_Release(gil);
+    return status;
+}
+
+/* ---- Making ---- */
+
+static int remember(ShapePlansObject *self, const ms_plan *plan, PyObject *object) {
+    if (PyDict_Size(self->objects) >= MAX_OBJECTS) PyDict_Clear(self->objects);
+    PyObject *address = PyLong_FromVoidPtr((void *)plan);
+    int failed = address == NULL || PyDict_SetItem(self->objects, address, object) < 0;
+    Py_XDECREF(address);
+    return failed ? -1 : 0;
+}
+
+static int create_plans(ShapePlansObject *self, core_state *state, const core_step *step, const ms_plan *plan,
+                        const ms_input *input) {
+    const ms_shape_plans_options options = {.struct_bytes = sizeof options,
+                                            .request = &step->request,
+                                            .plan = plan,
+                                            .input = input,
+                                            .source = ask_python,
+                                            .user = self};
+    ms_status status = ms_shape_plans_create(&options, &self->plans);
+    if (status == MS_OK) return 0;
+    (void)core_raise(state, status);
+    return -1;
+}
+
+static int fill(ShapePlansObject *self, PyObject *source, PyObject *wrap) {
+    self->objects = PyDict_New();
+    self->lock = PyThread_allocate_lock();
+    Py_INCREF(source);
+    self->source = source;
+    Py_INCREF(wrap);
+    self->wrap = wrap;
+    if (self->lock == NULL) (void)PyErr_NoMemory();
+    return self->lock == NULL || self->objects == NULL ? -1 : 0;
+}
+
+static PyObject *shape_plans_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    static const char *const names[] = {"request", "plan", "profile",    "sizes", "shape",
+                                        "source",  "wrap", "may_change", "fused", NULL};
+    core_state *state = core_state_of_type(type);
+    core_step step = {0};
+    PyObject *request = NULL, *plan = NULL, *sizes = NULL, *shape = NULL, *source = NULL, *wrap = NULL, *object = NULL;
+    int fused = 0;
+    int64_t numbers[MAX_SIZES];
+    ms_input input;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|$OO!OOOOOOp:ShapePlans", (char **)names, &request,
+                                     state->plan_type, &plan, &step.profile, &sizes, &shape, &source, &wrap,
+                                     &step.may_change, &fused))
+        return NULL;
+    if (request == NULL || plan == NULL || step.profile == NULL || sizes == NULL || shape == NULL || source == NULL ||
+        wrap == NULL) {
+        PyErr_SetString(PyExc_TypeError, "ShapePlans() needs request, plan, profile, sizes, shape, source and wrap");
+        return NULL;
+    }
+    if (core_request_complete(state, request, &step, fused) < 0 || read_input(sizes, shape, numbers, &input) < 0)
+        return NULL;
+    ShapePlansObject *self = core_allocate(type);
+    if (self == NULL) return NULL;
+    if (fill(self, source, wrap) < 0 || create_plans(self, state, &step, core_plan_of(state, plan), &input) < 0) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    object = PyObject_CallFunctionObjArgs(wrap, plan, NULL);
+    if (object == NULL || remember(self, core_plan_of(state, plan), object) < 0) Py_CLEAR(self);
+    Py_XDECREF(object);
+    return (PyObject *)self;
+}
+
+/* ---- Finding ---- */
+
+/* What Python made of a plan, which is given away. */
+static PyObject *object_of(ShapePlansObject *self, core_state *state, ms_plan *plan) {
+    PyObject *address = PyLong_FromVoidPtr(plan);
+    PyObject *known = address == NULL ? NULL : PyDict_GetItemWithError(self->objects, address);
+    Py_XDECREF(address);
+    if (known != NULL || PyErr_Occurred()) {
+        ms_plan_destroy(plan);
+        Py_XINCREF(known);
+        return known;
+    }
+    PyObject *core = core_wrap_plan(state, MS_OK, plan);
+    PyObject *object = core == NULL ? NULL : PyObject_CallFunctionObjArgs(self->wrap, core, NULL);
+    if (object != NULL && remember(self, plan, object) < 0) Py_CLEAR(object);
+    Py_XDECREF(core);
+    return object;
+}
+
+PyDoc_STRVAR(find_doc, "find($self, sizes, shape, /)\n--\n\n"
+                       "The plan for an input of these sizes (a tuple of tuples) and this shape (batch, length).");
+
+static PyObject *shape_plans_find(PyObject *object, PyObject *args) {
+    ShapePlansObject *self = (ShapePlansObject *)object;
+    core_state *state = core_state_of_type(Py_TYPE(object));
+    PyObject *sizes, *shape;
+    int64_t numbers[MAX_SIZES];
+    ms_input input;
+    if (!PyArg_ParseTuple(args, "OO:find", &sizes, &shape) || read_input(sizes, shape, numbers, &input) < 0)
+        return NULL;
+    ms_plan *plan = NULL;
+    ms_status status;
+    Py_BEGIN_ALLOW_THREADS
+    PyThread_acquire_lock(self->lock, 1);
+    status = ms_shape_plans_find(self->plans, &input, &plan);
+    PyThread_release_lock(self->lock);
+    Py_END_ALLOW_THREADS
+    if (status == MS_E_INTERRUPTED && PyErr_Occurred()) return NULL;
+    return status == MS_OK ? object_of(self, state, plan) : core_raise(state, status);
+}
+
+PyDoc_STRVAR(profile_doc, "profile($self, /)\n--\n\nThe profile that plans are made from now.");
+
+static PyObject *shape_plans_profile(PyObject *self, PyObject *Py_UNUSED(unused)) {
+    ms_profile *profile = ms_shape_plans_get_profile(((ShapePlansObject *)self)->plans);
+    return core_wrap_profile(core_state_of_type(Py_TYPE(self)), MS_OK, profile);
+}
+
+/* ---- The type ---- */
+
+static int shape_plans_traverse(PyObject *object, visitproc visit, void *arg) {
+    ShapePlansObject *self = (ShapePlansObject *)object;
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(self->source);
+    Py_VISIT(self->wrap);
+    Py_VISIT(self->objects);
+    return 0;
+}
+
+static int shape_plans_clear(PyObject *object) {
+    ShapePlansObject *self = (ShapePlansObject *)object;
+    Py_CLEAR(self->source);
+    Py_CLEAR(self->wrap);
+    Py_CLEAR(self->objects);
+    return 0;
+}
+
+static void shape_plans_dealloc(PyObject *object) {
+    ShapePlansObject *self = (ShapePlansObject *)object;
+    PyObject_GC_UnTrack(object);
+    (void)shape_plans_clear(object);
+    ms_shape_plans_destroy(self->plans);
+    if (self->lock != NULL) PyThread_free_lock(self->lock);
+    core_free(object);
+}
+
+static PyMethodDef shape_plans_methods[] = {
+    {"find", shape_plans_find, METH_VARARGS, find_doc},
+    {"profile", shape_plans_profile, METH_NOARGS, profile_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot shape_plans_slots[] = {
+    {Py_tp_doc, (void *)"The plans of a model by the sizes of its inputs: ms_shape_plans of memscale.h."},
+    {Py_tp_new, shape_plans_new},
+    {Py_tp_dealloc, shape_plans_dealloc},
+    {Py_tp_traverse, shape_plans_traverse},
+    {Py_tp_clear, shape_plans_clear},
+    {Py_tp_methods, shape_plans_methods},
+    {0, NULL},
+};
+
+static PyType_Spec shape_plans_spec = {.name = "memscale._core.ShapePlans",
+                                       .basicsize = sizeof(ShapePlansObject),
+                                       .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+                                       .slots = shape_plans_slots};
+
+int core_add_shape_plans(PyObject *module, core_state *state) {
+    state->shape_plans_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &shape_plans_spec, NULL);
+    return state->shape_plans_type == NULL ? -1 : PyModule_AddType(module, state->shape_plans_type);
+}

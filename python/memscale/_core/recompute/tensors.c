@@ -1,0 +1,108 @@
+/* tensors.c - what is asked of tensors, and where they are in nested inputs and outputs: in tuples, lists, dicts and
+ * dataclasses.
+ */
+#include "recompute.h"
+
+/* ---- One tensor ---- */
+
+int core_is_tensor(const core_state *state, PyObject *object) {
+    return state->tensor_type != NULL && PyType_IsSubtype(Py_TYPE(object), (PyTypeObject *)state->tensor_type);
+}
+
+PyObject *core_read(const core_state *state, PyObject *tensor, PyObject *descriptor, PyObject *name) {
+    PyTypeObject *type = Py_TYPE(tensor);
+    int is_torchs = type == (PyTypeObject *)state->tensor_type || type == (PyTypeObject *)state->parameter_type;
+    descrgetfunc get = is_torchs ? (descrgetfunc)PyType_GetSlot(Py_TYPE(descriptor), Py_tp_descr_get) : NULL;
+    return get == NULL ? PyObject_GetAttr(tensor, name) : get(descriptor, tensor, (PyObject *)type);
+}
+
+int core_is_true(PyObject *value) {
+    int truth = value == NULL ? -1 : PyObject_IsTrue(value);
+    Py_XDECREF(value);
+    return truth;
+}
+
+int64_t core_tensor_version(core_state *state, PyObject *tensor) {
+    PyObject *value = CORE_READ(state, tensor, _version);
+    if (value == NULL) {
+        if (!PyErr_ExceptionMatches(PyExc_RuntimeError)) return -2;
+        PyErr_Clear(); /* inference tensors do not track one, and cannot change either */
+        return -1;
+    }
+    int64_t version = PyLong_AsLongLong(value);
+    Py_DECREF(value);
+    return PyErr_Occurred() ? -2 : version;
+}
+
+PyObject *core_without_history(core_state *state, PyObject *tensor) {
+    if (CORE_READ_BOOL(state, tensor, is_leaf) != 0) return NULL;
+    PyObject *alias = PyObject_CallFunctionObjArgs(state->detach, tensor, NULL);
+    if (alias != NULL && PyObject_SetAttr(alias, state->str_requires_grad, Py_True) < 0) Py_CLEAR(alias);
+    return alias;
+}
+
+/* ---- Finding tensors ---- */
+
+static int walk(core_state *state, PyObject *object, PyObject *found, int depth);
+
+/* Containers are walked as private copies: looking at an item may run Python code, which may change them. */
+static int walk_dict(core_state *state, PyObject *dict, PyObject *found, int depth) {
+    PyObject *items = PyDict_Copy(dict), *key, *value;
+    Py_ssize_t position = 0;
+    int status = items == NULL ? -1 : 0;
+    while (status == 0 && PyDict_Next(items, &position, &key, &value)) status = walk(state, value, found, depth);
+    Py_XDECREF(items);
+    return status;
+}
+
+static int walk_sequence(core_state *state, PyObject *sequence, PyObject *found, int depth) {
+    PyObject *items = PySequence_Tuple(sequence);
+    int status = items == NULL ? -1 : 0;
+    for (Py_ssize_t i = 0; status == 0 && i < PyTuple_Size(items); i++)
+        status = walk(state, PyTuple_GetItem(items, i), found, depth);
+    Py_XDECREF(items);
+    return status;
+}
+
+PyObject *core_get_optional(PyObject *object, PyObject *name, int *failed) {
+    PyObject *value = PyObject_GetAttr(object, name);
+    *failed = value == NULL && !PyErr_ExceptionMatches(PyExc_AttributeError);
+    if (value == NULL && !*failed) PyErr_Clear();
+    return value;
+}
+
+int core_is_dataclass(core_state *state, PyObject *object) {
+    int failed;
+    PyObject *fields = core_get_optional((PyObject *)Py_TYPE(object), state->str___dataclass_fields__, &failed);
+    int found = fields != NULL;
+    Py_XDECREF(fields);
+    return failed ? -1 : found;
+}
+
+static int walk_dataclass(core_state *state, PyObject *object, PyObject *found, int depth) {
+    int failed, status = core_is_dataclass(state, object);
+    if (status <= 0) return status;
+    PyObject *dict = core_get_optional(object, state->str___dict__, &failed);
+    if (dict == NULL) return failed ? -1 : 0;
+    status = PyDict_Check(dict) ? walk_dict(state, dict, found, depth) : 0;
+    Py_DECREF(dict);
+    return status;
+}
+
+static int walk(core_state *state, PyObject *object, PyObject *found, int depth) {
+    if (object == Py_None || depth > CORE_MAX_DEPTH) return 0;
+    if (core_is_tensor(state, object)) return PyList_Append(found, object);
+    if (PyTuple_Check(object) || PyList_Check(object)) return walk_sequence(state, object, found, depth + 1);
+    if (PyDict_Check(object)) return walk_dict(state, object, found, depth + 1);
+    return walk_dataclass(state, object, found, depth + 1);
+}
+
+PyObject *core_find_tensors(core_state *state, PyObject *object) {
+    PyObject *found = PyList_New(0);
+    if (found != NULL && walk(state, object, found, 0) < 0) Py_CLEAR(found);
+    return found;
+}
+
+PyObject *core_tensors_in(PyObject *module, PyObject *object) {
+    return core_find_tensors(core_get_state(module), object);
+}

@@ -1,0 +1,3 @@
+"""Hardware: devices and their rates, memory budgets, and measurements."""
+
+from .._base import require as require

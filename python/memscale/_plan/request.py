@@ -1,0 +1,128 @@
+"""From settings to what the engine is asked for. The rules (budget, margin, host memory, techniques) are in C."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .. import _core
+from .._base.precision import pure_half
+from ..config import TECHNIQUE_FIELDS, Config
+from ..plans import ParetoPoint, Plan
+from ..profiles import Profile
+
+_GB = 1e9
+_MAX_BYTES = 1 << 50  # more than any device has: a larger limit is as good as none
+_PPM = 1_000_000
+_MAX_PARETO = 64
+
+AnyProfile = Profile | _core.Profile
+
+
+class Request:
+    """What the engine is asked for on a device.
+
+    Attributes:
+        core: the request as the extension has it.
+        device: what the step runs on.
+    """
+
+    def __init__(self, config: Config, device: _core.Device, *, unrunnable: bool = False) -> None:
+        """What these settings ask for; with ``unrunnable`` also what no executor of this version runs."""
+        slowdown = config.slowdown_limit
+        self.device = device
+        self.core = _core.Request(
+            device=device,
+            techniques=sum(flag for field, flag in TECHNIQUE_FIELDS.items() if getattr(config, field)),
+            budget_bytes=_bytes_of(config.memory_budget_gb, least=1, none=0),
+            utilization_ppm=max(1, round(config.target_gpu_utilization * _PPM)),
+            slowdown_ppm=-1 if slowdown is None else round(slowdown * _PPM),
+            offload_limit_bytes=_bytes_of(config.max_cpu_offload_gb, least=0, none=-1),
+            force=config.force_optimize,
+            unrunnable=unrunnable,
+        )
+
+    @property
+    def budget_bytes(self) -> int:
+        """What may be reserved on the device."""
+        return self.core.budget_bytes
+
+    @property
+    def usable_bytes(self) -> int:
+        """The budget less the margin that stays free."""
+        return self.core.budget_bytes - self.core.margin_bytes
+
+    @property
+    def half(self) -> str | None:
+        """The precision in which a profile of the step in 16 bits would be of use; None: there is none."""
+        if not self.core.model_options & _core.MODEL_HALF:
+            return None
+        return pure_half(self.device.capability) if self.device.kind != "cpu" else "pure-bf16"
+
+    def allows_more_than(self, other: Request) -> bool:
+        """Is something else allowed here than there?"""
+        mine, theirs = self.core, other.core
+        return (mine.actions, mine.model_options) != (theirs.actions, theirs.model_options)
+
+    def create(
+        self,
+        profile: AnyProfile,
+        half: AnyProfile | None = None,
+        may_change: Iterable[object] | None = None,
+        *,
+        provisional: bool = False,
+    ) -> Plan:
+        """The plan for a step.
+
+        Args:
+            profile: of the step.
+            half: of the same step in 16 bits.
+            may_change: for each unit of the profile, whether anything may be done to it; None: as the profile says.
+            provisional: no decision: every layer that may be is recomputed.
+
+        Raises:
+            BudgetError: no plan fits the budget.
+        """
+        step = StepArguments(profile, half if self.half else None, may_change)
+        core = self.core.plan(
+            step.profile, half=step.half, may_change=step.may_change, fused=step.fused, recompute_all=provisional
+        )
+        return Plan(core, provisional=provisional, trade=lambda n_points: self._points(step, n_points))
+
+    def pareto(
+        self,
+        profile: AnyProfile,
+        half: AnyProfile | None = None,
+        may_change: Iterable[object] | None = None,
+        n_points: int = 16,
+    ) -> tuple[ParetoPoint, ...]:
+        """The trade between memory and time, whatever the budget: from the fastest plan to the one that needs least."""
+        return self._points(StepArguments(profile, half if self.half else None, may_change), n_points)
+
+    def find_budget(self, profile: AnyProfile, half: AnyProfile | None = None) -> int:
+        """The least budget in bytes, in round figures, for which there is a plan; 0: the device has less."""
+        step = StepArguments(profile, half if self.half else None, None)
+        return self.core.find_budget(step.profile, half=step.half, fused=step.fused)
+
+    def _points(self, step: StepArguments, n_points: int) -> tuple[ParetoPoint, ...]:
+        if isinstance(n_points, bool) or not isinstance(n_points, int) or not 2 <= n_points <= _MAX_PARETO:
+            raise ValueError(f"n_points={n_points!r} is not allowed; it must be a whole number from 2 to {_MAX_PARETO}")
+        rows = self.core.pareto(step.profile, n_points, half=step.half, may_change=step.may_change, fused=step.fused)
+        return tuple(ParetoPoint.of_row(row) for row in rows)
+
+
+class StepArguments:
+    """A step as the extension takes it."""
+
+    def __init__(self, profile: AnyProfile, half: AnyProfile | None, may_change: Iterable[object] | None) -> None:
+        self.profile = _core_of(profile)
+        self.half = None if half is None else _core_of(half)
+        self.may_change = None if may_change is None else bytes(bool(may) for may in may_change)
+        self.fused = isinstance(profile, Profile) and profile.fused
+
+
+def _bytes_of(gigabytes: float | None, *, least: int, none: int) -> int:
+    return none if gigabytes is None else max(least, int(min(gigabytes * _GB, _MAX_BYTES)))
+
+
+def _core_of(profile: AnyProfile) -> _core.Profile:
+    return profile.core if isinstance(profile, Profile) else profile

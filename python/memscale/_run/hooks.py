@@ -1,0 +1,84 @@
+"""Hooks that the executor puts on modules, and whether hooks may be used at all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.utils._device import DeviceContext
+
+from .._trace.use_cache import use_cache_position, would_cache
+from ..errors import MemScaleError
+
+if TYPE_CHECKING:
+    from .executor import Executor
+
+_is_tracing = getattr(torch._C, "_is_tracing", torch.jit.is_tracing)
+# False inside torch.func transforms, which do not support saved-tensor hooks.
+_hooks_allowed = getattr(torch._C._autograd, "_saved_tensors_hooks_is_enabled", lambda: True)
+# The saved-tensor hooks that are active, if any (the argument: also while tracing).
+active_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", lambda ignore: None)
+
+
+def nothing(*args: Any, **kwargs: Any) -> None:
+    """What a hook of ours becomes in a copy that was made without asking ``__reduce_ex__``."""
+
+
+class Hook:
+    """A hook of ours on a module. A copy of it does nothing: copies of a wrapped model are plain."""
+
+    def __init__(self, executor: Executor) -> None:
+        self.executor = executor
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return nothing
+
+    def __reduce__(self) -> str:
+        return "nothing"
+
+
+class ForwardBegins(Hook):
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        self.executor.begin_forward(args, kwargs)
+
+
+class ForwardEnds(Hook):
+    def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
+        self.executor.end_forward(output)
+
+
+class UseCacheOff(Hook):
+    """Training needs no key-value cache, and a recomputation would fill a cache a second time."""
+
+    def __init__(self, executor: Executor, module: nn.Module) -> None:
+        super().__init__(executor)
+        self.position = use_cache_position(module) or 0
+
+    def __call__(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
+        executor = self.executor
+        if not torch.is_grad_enabled() or not executor.recomputes():
+            return None
+        if not would_cache(module, self.position, args, kwargs):
+            return None
+        executor.log_use_cache()
+        return args, {**kwargs, "use_cache": False}
+
+
+def refuse_data_parallel() -> None:
+    raise MemScaleError(
+        "nn.DataParallel copies modules in a way that MemScale cannot follow; use DistributedDataParallel, or "
+        "detach first"
+    )
+
+
+def may_hook() -> bool:
+    """Not inside a compiler, a transform, or a mode that sees every operation: backward would run without it."""
+    if torch.compiler.is_compiling() or _is_tracing() or not _hooks_allowed():
+        return False
+    if torch._C._len_torch_dispatch_stack() > 0:
+        return False
+    n_modes = torch._C._len_torch_function_stack()
+    if n_modes == 0:
+        return True
+    return all(isinstance(torch._C._get_function_stack_at(i), DeviceContext) for i in range(n_modes))

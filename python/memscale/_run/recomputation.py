@@ -1,0 +1,29 @@
+"""Recomputation of one unit: run it in backward exactly as it ran in forward.
+
+The work is done in C (``_core/recompute``): ``_core.Unit.run`` notes what a call depends on (inputs, the state of the
+unit's modules, random generators, torch's switches) and recomputes the unit under the same conditions when backward
+asks for the tensors that it saved. The first run of a unit is *checked*: everything is kept, as without MemScale, then
+the unit is recomputed at once and its outputs are compared bit for bit. Only a unit that repeats itself gives its
+tensors up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from .. import _core
+from .measured import Measured
+
+
+class Unit(_core.Unit):
+    """One unit of a model, and what is done to it."""
+
+    def __init__(self, name: str, module: nn.Module, param_bytes: int) -> None:
+        super().__init__(name, module, module.forward)
+        self.param_bytes = param_bytes
+        self.handler: Callable[..., Any] | None = None  # how it runs; None: as without MemScale
+        self.excluded: str | None = None  # why it may never be recomputed
+        self.measured = Measured()  # by the fallback

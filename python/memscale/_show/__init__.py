@@ -1,0 +1,1 @@
+"""Everything that people read: figures, sentences, bars, pages and drawings."""

@@ -1,0 +1,148 @@
+"""What people read about a plan or a peak: where a peak is, names of techniques, ranges of layers, sentences.
+
+Plans and simulations are read here, never made: their classes are above this package, and only their types are named.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from .._base.vocabulary import ACTIONS, CATEGORY_NAMES, KEEP, MODEL_OPTIONS, PHASE_PLACES
+from .figures import duration, size
+
+if TYPE_CHECKING:
+    from ..plans import Entry, Plan
+    from ..profiles import Segment
+
+_OTHER_PARTS = {"unused": "allocator waste", "rest": "rest, rounded up"}
+
+Place = tuple["str | None", str]  # a layer, or None, and a phase
+
+
+def peak_place(place: Place | None, timeline: Sequence[Segment] = ()) -> str:
+    """Where a peak is. With the segments of its step, the loss can be told from what is between layers."""
+    layer, phase = place or (None, "setup")
+    if phase in ("setup", "end"):
+        return "between steps"
+    if layer is None and phase == "backward" and _is_of_loss(timeline):
+        return "in backward of the loss"
+    between = ", between layers" if phase in ("forward", "backward") else ""
+    return f"in {PHASE_PLACES[phase]}" + (between if layer is None else f" of {layer}")
+
+
+def _is_of_loss(timeline: Sequence[Segment]) -> bool:
+    """Backward begins with the loss, which belongs to no layer: is its peak there?"""
+    segments = [segment for segment in timeline if segment.phase == "backward"]
+    if not segments or segments[0].unit is not None:
+        return False
+    return segments[0].peak_bytes == max(segment.peak_bytes for segment in segments)
+
+
+def part_name(key: str) -> str:
+    """The name of a part of a peak: a category, or what is left of the peak."""
+    return CATEGORY_NAMES.get(key) or _OTHER_PARTS[key]
+
+
+def technique_text(techniques: tuple[str, ...]) -> str:
+    """The techniques of a layer."""
+    return ", ".join(techniques) or "keep"
+
+
+def group_facts(entries: Iterable[Entry]) -> tuple[str, str, str, str]:
+    """Of layers with the same techniques: their names, what they hold, host memory, time."""
+    group = list(entries)
+    plain, held, host, ns = (
+        sum(getattr(e, field) for e in group) for field in ("plain_bytes", "held_bytes", "host_bytes", "extra_ns")
+    )
+    changed = any(e.action != KEEP for e in group)
+    names = ranges(e.name for e in group)
+    return (
+        names,
+        f"{size(plain)} -> {size(held)}" if changed else size(held),
+        size(host) if host else "",
+        f"+{duration(ns / 1e9)}" if ns else "",
+    )
+
+
+_NUMBERED = re.compile(r"(.*?)(0|[1-9]\d*)")
+
+
+def ranges(names: Iterable[str]) -> str:
+    """Names of layers, numbers that follow each other as a range: h.0 to h.11."""
+    runs: list[tuple[str, int, int]] = []  # prefix, first, last
+    for name in names:
+        match = _NUMBERED.fullmatch(name)
+        prefix, number = (match[1], int(match[2])) if match else (name, -1)
+        if match and runs and runs[-1][0] == prefix and runs[-1][2] == number - 1:
+            runs[-1] = (prefix, runs[-1][1], number)
+        else:
+            runs.append((prefix, number, number))
+    texts = []
+    for prefix, first, last in runs:
+        texts.append(prefix if first < 0 else f"{prefix}{first}" + (f" to {last}" if last > first else ""))
+    return ", ".join(texts)
+
+
+def facts(plan: Plan) -> list[tuple[str, str]]:
+    """The figures of a plan, with their names."""
+    rows = [
+        ("peak", f"{size(plan.predicted_peak_bytes)}, without MemScale {size(plan.baseline_peak_bytes)}"),
+        ("budget", f"{size(plan.budget_bytes)}, of which {size(plan.margin_bytes)} is kept as a margin"),
+    ]
+    if plan.host_limit_bytes:
+        rows.append(("host memory", f"{size(plan.host_bytes)} of {size(plan.host_limit_bytes)}"))
+    if plan.step_seconds:
+        times = f"{duration(plan.step_seconds)}, without MemScale {duration(plan.baseline_step_seconds)}"
+        rows.append(("step", f"{times} ({plan.predicted_slowdown:+.1%}), modelled"))
+    if plan.shape[0]:
+        length = f", length {plan.shape[1]}" if plan.shape[1] else ""
+        rows.append(("input", f"batch {plan.shape[0]}{length}"))
+    if plan.place is not None:
+        rows.append(("place of the peak", peak_place(plan.place)))
+    if plan.parts:
+        parts = sorted(plan.parts.items(), key=lambda item: -item[1])
+        rows.append(
+            (
+                "made of",
+                ", ".join(f"{part_name(key)} {size(n)}" for key, n in parts if n > plan.predicted_peak_bytes // 200),
+            )
+        )
+    return rows
+
+
+def describe(plan: Plan) -> str:
+    """What a plan does, in one sentence."""
+    n = len(plan.entries)
+    if plan.provisional:
+        return f"start lean: recompute {plan.n_recomputed} of {n} layers until the first batch has been seen"
+    budget = f"budget {size(plan.budget_bytes)}"
+    if plan.skipped:
+        return f"nothing to do: a peak of {size(plan.baseline_peak_bytes)} is under a quarter of the {budget}"
+    figures = [f"peak {size(plan.baseline_peak_bytes)} -> {size(plan.predicted_peak_bytes)} predicted", budget]
+    if plan.host_bytes:
+        figures.append(f"{size(plan.host_bytes)} of host memory")
+    changes = _changes(plan)
+    if changes and plan.step_seconds:
+        figures.append(
+            f"step {duration(plan.baseline_step_seconds)} -> {duration(plan.step_seconds)} "
+            f"({plan.predicted_slowdown:+.0%}) predicted"
+        )
+    elif changes:
+        figures.append(f"step time {plan.predicted_slowdown:+.0%} predicted")
+    return f"{changes or f'keep all {n} layers'}: {', '.join(figures)}"
+
+
+def _changes(plan: Plan) -> str:
+    """What a plan changes, without figures; empty if that is nothing."""
+    n = len(plan.entries)
+    groups = [entries for techniques, entries in plan.groups().items() if techniques]
+    texts = [(ACTIONS[entries[0].action].sentence, len(entries)) for entries in groups]
+    if len(texts) == 1:
+        changes = [texts[0][0] % f"{texts[0][1]} of {n} layers"]
+    else:
+        changes = [text % count for text, count in texts]
+        changes[:1] = [f"of {n} layers {text}" for text in changes[:1]]
+    options = [option.sentence.rstrip(".") for option in MODEL_OPTIONS if plan.option_flags & option.flag]
+    return ", ".join(changes + [text[0].lower() + text[1:] for text in options])

@@ -1,0 +1,241 @@
+"""Records a step while it runs: every operation, and every storage from its birth to its death.
+
+A dispatch mode sees the operations and weak references see storages die. The trace is flat arrays of integers, which C
+takes over (``ms_trace``): nothing is computed here.
+"""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import weakref
+from array import array
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .. import _core
+from .._base.vocabulary import ACTIVATION
+from .meta_cache import MetaCache
+from .values import Values
+
+_MAX_DIMS = 6
+_DETACH = torch.ops.aten.detach.default
+_RAND = torch.ops.aten.rand.default
+_ADD = torch.ops.aten.add.Tensor
+_ADD_IN_PLACE = torch.ops.aten.add_.Tensor
+_LEAF = 1 << 62  # sequence numbers of the nodes that accumulate gradients are above this
+
+
+class Trace:
+    """What was seen, as arrays in the layout of ``ms_trace``."""
+
+    def __init__(self) -> None:
+        self.events = array("q")  # kind, a, b
+        self.ops = array("q")  # name, first operand, number of inputs, number of outputs
+        self.operands = array("q")  # storage, bytes of an element, number of dimensions, six dimensions
+        self.kinds = array("q")  # what each storage is
+        self.names: dict[Any, int] = {}  # of operations
+
+    def packed(self) -> tuple[bytes, bytes, bytes, bytes, list[str]]:
+        """For C."""
+        events, ops, operands, kinds = (a.tobytes() for a in (self.events, self.ops, self.operands, self.kinds))
+        return events, ops, operands, kinds, [str(name) for name in self.names]
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[misc]
+    """Writes operations and storages into a trace."""
+
+    def __init__(
+        self,
+        trace: Trace,
+        device_type: str,
+        recompute: bool,
+        not_recomputable: set[int],
+        shapes: MetaCache | None = None,
+    ) -> None:
+        super().__init__()
+        self.trace = trace
+        self.not_recomputable = not_recomputable  # units that cannot be recomputed
+        self.device_types = {device_type}
+        self.recompute = recompute
+        self.values = Values()
+        self._shapes = shapes
+        self.unit = -1
+        self.in_backward = False
+        self._recomputing = False
+        self._numbers: dict[int, int] = {}  # address of a storage -> its number; -1: not to be counted
+        self._watched: dict[int, weakref.ref[Any]] = {}
+        self._alone = _counts_if_alone()
+        self._begins: list[int] = []  # autograd's sequence numbers at which the nodes of a unit begin,
+        self._owners: list[int] = []  # and that unit
+
+    # Storages
+
+    def number(self, tensor: torch.Tensor, kind: int = ACTIVATION) -> int:
+        """The number of a tensor's storage; a new one is an allocation. -1 if it is not on the device."""
+        if tensor.device.type not in self.device_types or tensor.layout is not torch.strided:
+            return -1
+        storage = tensor.untyped_storage()
+        address = storage._cdata
+        number = self._numbers.get(address)
+        if number is not None:
+            return number
+        index = len(self.trace.kinds)
+        self.trace.kinds.append(kind)
+        self.trace.events.extend((_core.TRACE_ALLOC, index, storage.nbytes()))
+        self._numbers[address] = index
+        self._watch(storage, address, index)
+        return index
+
+    def ignore(self, tensor: torch.Tensor) -> None:
+        """This one represents something that is counted already."""
+        storage = tensor.untyped_storage()
+        self._numbers[storage._cdata] = -1
+
+    def _watch(self, storage: Any, address: int, index: int) -> None:
+        events, numbers, watched = self.trace.events, self._numbers, self._watched
+
+        def died(_: Any) -> None:
+            events.extend((_core.TRACE_FREE, index, 0))
+            if numbers.get(address) == index:
+                del numbers[address]
+            del watched[index]
+
+        watched[index] = weakref.ref(storage, died)
+
+    def stop(self) -> None:
+        """Nothing that dies from now on is recorded."""
+        self._watched.clear()
+
+    # Operations
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.values.asks(func):
+            return self.values.answer(func, args)
+        if func is _ADD and self.in_backward and not self._recomputing and self._accumulates(args, kwargs):
+            func = _ADD_IN_PLACE
+        output = self._shapes.run(func, args, kwargs or {}) if self._shapes else func(*args, **(kwargs or {}))
+        if func is _RAND and self._shapes and output.dim() == 0:
+            output.fill_(0.5)  # a coin that decides whether a layer runs falls on its likelier side
+        self.values.note(func, args, kwargs, output)
+        if func is not _DETACH:  # autograd's own, which hooks on saved tensors change
+            self._record(func, args, kwargs, output)
+        return output
+
+    def _accumulates(self, args: Any, kwargs: Any) -> bool:
+        """Does the engine add up two gradients? Without a mode around it does so in place, if nobody else holds the
+        first."""
+        if kwargs or len(args) != 2 or not all(isinstance(t, torch.Tensor) for t in args):
+            return False
+        old, new = args
+        same = old.shape == new.shape and old.dtype == new.dtype and _is_dense(old)
+        return same and not _in_own_function() and _counts(old) <= self._alone
+
+    def _record(self, func: Any, args: Any, kwargs: Any, output: Any) -> None:
+        trace = self.trace
+        if self.in_backward and not self._recomputing:
+            self._find_unit()
+        name = trace.names.setdefault(func, len(trace.names))
+        first = len(trace.operands)
+        self._operands(args)
+        if kwargs:
+            self._operands(kwargs.values())
+        middle = len(trace.operands)
+        trace.events.extend((_core.TRACE_OP, len(trace.ops) // 4, 0))
+        self._operands((output,))
+        width = _MAX_DIMS + 3
+        n_inputs, n_outputs = (middle - first) // width, (len(trace.operands) - middle) // width
+        trace.ops.extend((name, first // width, n_inputs, n_outputs))
+
+    def _operands(self, values: Any) -> None:
+        operands = self.trace.operands
+        for value in values:
+            if isinstance(value, torch.Tensor):
+                shape = value.shape
+                n = len(shape)
+                operands.extend((self.number(value), value.element_size(), n))
+                operands.extend(shape[:_MAX_DIMS])
+                if n < _MAX_DIMS:
+                    operands.extend((1,) * (_MAX_DIMS - n))
+            elif isinstance(value, (list, tuple)):
+                self._operands(value)
+
+    # Units and phases
+
+    def begin_nodes(self, unit: int) -> None:
+        """Autograd nodes that are made from now on belong to this unit."""
+        self._begins.append(_sequence_now())
+        self._owners.append(unit)
+
+    def _find_unit(self) -> None:
+        """The unit whose backward runs: the one that made the node."""
+        node = torch._C._current_autograd_node()
+        sequence = _LEAF if node is None else node._sequence_nr()
+        if sequence < _LEAF:  # else it belongs to whoever came before
+            at = bisect.bisect_right(self._begins, sequence) - 1
+            self.move_to(self._owners[at] if at >= 0 else -1)
+
+    def move_to(self, unit: int) -> None:
+        if unit != self.unit:
+            self.unit = unit
+            self.trace.events.extend((_core.TRACE_UNIT, unit, 0))
+
+    def recompute_unit(self, unit: int) -> None:
+        """From now on it is the recomputation of this unit that works; -1: no longer."""
+        self._recomputing = unit >= 0
+        self.trace.events.extend((_core.TRACE_RECOMPUTE, unit, 0))
+
+    def phase(self, phase: int) -> None:
+        self.move_to(-1)
+        self.trace.events.extend((_core.TRACE_PHASE, phase, 0))
+
+
+def _counts(tensor: torch.Tensor) -> tuple[int, int]:
+    """How many hold a storage, and a tensor of it."""
+    count: Any = getattr(tensor, "_use_count", int)
+    return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata), count()
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Every byte of it once, and no gaps?"""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape)):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def _in_own_function() -> bool:
+    """Is it somebody's autograd.Function whose backward runs?"""
+    return isinstance(torch._C._current_autograd_node(), torch.autograd.function.BackwardCFunction)
+
+
+@functools.cache
+def _counts_if_alone() -> tuple[int, int]:
+    """What `_counts` says inside of a mode about a gradient that only torch's engine holds."""
+    seen = []
+
+    class Watch(TorchDispatchMode):  # type: ignore[misc]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func is _ADD:
+                old, _ = args
+                seen.append(_counts(old))
+            return func(*args, **(kwargs or {}))
+
+    with torch.utils._python_dispatch._disable_current_modes(), torch.enable_grad():
+        x = torch.empty(2, device="meta", requires_grad=True) * 1
+        loss = torch.cat((x * 2, x * 3)).sum()
+        with torch.autograd.set_multithreading_enabled(False), Watch():
+            loss.backward()
+    return seen[0]
+
+
+def _sequence_now() -> int:
+    """The number that autograd gives to its next node."""
+    with torch.enable_grad(), torch.utils._python_dispatch._disable_current_modes():
+        leaf = torch.empty(0, requires_grad=True)
+        node: Any = leaf.view(0).grad_fn
+        return int(node._sequence_nr()) + 1

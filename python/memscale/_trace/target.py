@@ -1,0 +1,325 @@
+"""What a target device does differently from the meta device: autocast, attention kernels, fused dropout.
+
+Written from torch's documented behaviour ("Automatic Mixed Precision package", the operator lists), for tensors that
+have no device of that kind. A function mode sees what Python calls; functions that torch writes in Python are run
+without their check for overrides, so that what they call is seen as well.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as nnf
+from torch.nn.attention import SDPBackend
+from torch.overrides import TorchFunctionMode
+
+from .._core import tensors_in
+from .values import UnknownValueError
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """Where and how a step runs.
+
+    Attributes:
+        kind: ``"cuda"`` or ``"cpu"``.
+        capability: of the GPU, as 10 * major + minor.
+        autocast: the dtype of autocast around forward and loss, or None.
+        dtype: what the model is converted to, or None: it stays as it is.
+    """
+
+    kind: str = "cuda"
+    capability: int = 80
+    autocast: torch.dtype | None = None
+    dtype: torch.dtype | None = None
+
+
+_PLACES = (torch, torch.Tensor, nnf, torch._C._nn, torch._C._VariableFunctions, torch._C._fft, torch._C._linalg)
+
+# What autocast computes in 16 bits, and what in the widest type of its inputs. Everything else that it handles, it
+# computes in 32 bits.
+_LOW = {
+    "cuda": "addbmm addmm addmv addr baddbmm bmm chain_matmul linalg_multi_dot conv1d conv2d conv3d conv_transpose1d "
+    "conv_transpose2d conv_transpose3d conv_tbc convolution _convolution einsum gru_cell lstm_cell rnn_tanh_cell "
+    "rnn_relu_cell linear linalg_vecdot matmul mm mv prelu scaled_dot_product_attention "
+    "_scaled_dot_product_flash_attention cudnn_convolution cudnn_convolution_transpose",
+    "cpu": "addbmm addmm baddbmm bmm conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d conv_tbc "
+    "_convolution linear linalg_vecdot matmul mm prelu scaled_dot_product_attention _addmm_activation "
+    "_native_multi_head_attention mkldnn_rnn_layer",
+}
+_WIDEST = {
+    "cuda": "addcdiv addcmul atan2 bilinear cross dot grid_sampler index_put scatter_add tensordot vdot",
+    "cpu": "cat index_copy stack",
+}
+# Other names that Python has for them, or functions that lead there.
+_ALIASES = {
+    "matmul": "__matmul__ __rmatmul__",
+    "mm": "tensordot inner chain_matmul multi_dot linalg_multi_dot",
+    "bmm": "einsum",
+    "pow": "__pow__ __rpow__",
+    "reciprocal": "__rdiv__ __rtruediv__",
+    "softmax": "softmin",
+    "nll_loss": "nll_loss_nd",
+}
+
+
+def _functions(names: set[str], handled: set[str] | None = None) -> set[Any]:
+    others = set().union(*(_ALIASES[name].split() for name in names & _ALIASES.keys()))
+    names = names | (others - (handled or set()))
+    return {getattr(place, name) for name in names for place in _PLACES if hasattr(place, name)}
+
+
+@functools.cache
+def _lists(kind: str) -> tuple[set[Any], set[Any], set[Any]]:
+    """The functions that autocast computes in 16 bits, in 32 bits, and in the widest type of their inputs."""
+    key = f"Autocast{kind.upper()}"
+    known = torch._C._dispatch_has_kernel_for_dispatch_key
+    names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")]
+    handled = {name[6:].split(".")[0] for name in names if known(name, key)}
+    low, widest = handled & set(_LOW[kind].split()), handled & set(_WIDEST[kind].split())
+    return _functions(low, handled), _functions(handled - low - widest, handled), _functions(widest, handled)
+
+
+_ATTENTION = nnf.scaled_dot_product_attention
+_CROSS_ENTROPY = torch._C._nn.cross_entropy_loss
+_SOFTMAX = getattr(torch, "_safe_softmax", torch.softmax)  # of attention: zeros where everything is masked
+_DROPOUTS = {nnf.dropout, torch.dropout}
+
+# Losses whose sum is in the memory of all that was summed up.
+_ROOMY_LOSSES = _functions({"mse_loss", "smooth_l1_loss", "soft_margin_loss"})
+# Recurrent layers of libraries, which say only in a run what they keep for backward.
+_RECURRENT = {
+    "cuda": _functions({"lstm", "gru", "rnn_tanh", "rnn_relu"}),
+    "cpu": _functions({"lstm"}) if torch.backends.mkldnn.is_available() else set(),
+}
+
+_PYTHON = ("torch.nn.functional", "torch.functional")
+_QUESTIONS = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+_NO = {name: lambda *_: False for name in _QUESTIONS}
+_bodies: dict[Any, Callable[..., Any] | None] = {}
+
+
+def _without_override_check(function: Any) -> Callable[..., Any] | None:
+    """The body of a function that torch writes in Python, without its question whether anybody overrides it."""
+    if function not in _bodies:
+        _bodies[function] = None
+        of_python = getattr(function, "__module__", None) in _PYTHON and isinstance(function, types.FunctionType)
+        if of_python and any(name in function.__code__.co_names for name in _QUESTIONS):
+            scope = {**function.__globals__, **_NO}
+            twin = types.FunctionType(
+                function.__code__, scope, function.__name__, function.__defaults__, function.__closure__
+            )
+            twin.__kwdefaults__ = function.__kwdefaults__
+            _bodies[function] = twin
+    return _bodies[function]
+
+
+class Rules(TorchFunctionMode):  # type: ignore[misc]
+    """Lets meta tensors go the way that tensors on the target device would."""
+
+    def __init__(self, target: Target) -> None:
+        super().__init__()
+        self.target = target
+        self.depth = 0
+        self.low, self.high, self.widest = _lists(target.kind) if target.autocast is not None else (set(), set(), set())
+        self.casts: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # autocast's cache of weights
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.Tensor.__getitem__:
+            return func(args[0], _index(args[1]))
+        if func in _DROPOUTS and self.target.kind == "cuda":
+            return _dropout(func, *args, **kwargs)
+        body = _without_override_check(func)
+        if body is not None:
+            with self:
+                return body(*args, **kwargs)
+        if func is _CROSS_ENTROPY and self.high and self.target.kind == "cuda":
+            return self._cross_entropy(*args, **kwargs)
+        if func in _RECURRENT[self.target.kind]:
+            raise UnknownValueError("only a run tells what a library keeps for the backward of a recurrent layer")
+        args, kwargs = self._autocast(func, args, kwargs)
+        if func is _ATTENTION:
+            return self._attention(*args, **kwargs)
+        result = func(*args, **kwargs)
+        if func in _ROOMY_LOSSES and result.dim() == 0:
+            result._memory = torch.empty(torch.broadcast_shapes(*(t.shape for t in args[:2])), device="meta")
+        return result
+
+    def __enter__(self) -> Rules:
+        self.depth += 1
+        return super().__enter__()  # type: ignore[no-any-return]
+
+    def __exit__(self, *exception: Any) -> None:
+        super().__exit__(*exception)
+        self.depth -= 1
+        if self.depth == 0:
+            self.casts.clear()
+
+    # Autocast
+
+    def _autocast(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """The arguments as autocast hands them on."""
+        if func in self.low:
+            last_first = [self._cast(value) for value in reversed(args)]  # as compilers evaluate arguments
+            return tuple(reversed(last_first)), self._cast(kwargs)
+        wide = func in self.high and kwargs.get("dtype") is None
+        if wide or (func in self.widest and torch.float32 in {t.dtype for t in tensors_in((args, kwargs))}):
+            return self._to_float(args), self._to_float(kwargs)
+        return args, kwargs
+
+    def _cast(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return self._cast_tensor(value)
+        if isinstance(value, (tuple, list)):
+            return type(value)(self._cast(v) for v in value)
+        if isinstance(value, dict):
+            return {key: self._cast(v) for key, v in value.items()}
+        return value
+
+    def _cast_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
+        dtype = self.target.autocast
+        if not tensor.is_floating_point() or tensor.dtype in (dtype, torch.float64) or tensor.device.type != "meta":
+            return tensor
+        if not (tensor.is_leaf and tensor.requires_grad and tensor.dtype == torch.float32):
+            return tensor.to(dtype)
+        if id(tensor) not in self.casts:
+            self.casts[id(tensor)] = (tensor, tensor.to(dtype))
+        return self.casts[id(tensor)][1]
+
+    def _to_float(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            narrow = value.dtype in (torch.float16, torch.bfloat16) and value.device.type == "meta"
+            return value.float() if narrow else value
+        if isinstance(value, (tuple, list)):
+            return type(value)(self._to_float(v) for v in value)
+        if isinstance(value, dict):
+            return {key: self._to_float(v) for key, v in value.items()}
+        return value
+
+    def _cross_entropy(
+        self, input: torch.Tensor, target: torch.Tensor, weight: Any = None, *rest: Any, **named: Any
+    ) -> torch.Tensor:
+        """Its softmax is given the dtype of the input, so autocast leaves that alone; the loss is in 32 bits."""
+        if target.is_floating_point() or named.get("label_smoothing", rest[2] if len(rest) > 2 else 0.0):
+            return torch._C._nn.cross_entropy_loss(self._to_float(input), target, weight, *rest, **named)  # type: ignore[no-any-return]
+        reduction, ignored = (*rest, 1, -100)[:2] if len(rest) > 1 else (rest[0] if rest else 1, -100)
+        logs = torch.log_softmax(input, 1 if input.dim() > 1 else 0, dtype=input.dtype)
+        options = (named.get("reduction", reduction), named.get("ignore_index", ignored))
+        return torch._C._nn.nll_loss_nd(self._to_float(logs), target, weight, *options)  # type: ignore[no-any-return]
+
+    # Attention
+
+    def _attention(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> torch.Tensor:
+        if self.target.kind == "cpu":
+            kind = _kernel_of_cpu(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
+        else:
+            kind = self._kernel(query, key, attn_mask, enable_gqa)
+        if attn_mask is not None and attn_mask.dtype == torch.bool:
+            attn_mask = _bias(attn_mask, query.dtype)
+        if kind == "math":
+            return self._math(query, key, value, attn_mask, dropout_p, is_causal, scale)
+        if kind == "flash_for_cpu":
+            return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(  # type: ignore[no-any-return]
+                query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale
+            )[0]
+        if kind == "efficient" or attn_mask is not None:
+            if attn_mask is not None:
+                attn_mask = attn_mask.expand(query.size(0), query.size(1), query.size(2), key.size(2))
+            return torch.ops.aten._scaled_dot_product_efficient_attention(  # type: ignore[no-any-return]
+                query, key, value, attn_mask, query.requires_grad, dropout_p, is_causal, scale=scale
+            )[0]
+        return torch.ops.aten._scaled_dot_product_flash_attention(  # type: ignore[no-any-return]
+            query, key, value, dropout_p, is_causal, False, scale=scale
+        )[0]
+
+    def _math(
+        self, query: Any, key: Any, value: Any, mask: Any, dropout: float, is_causal: bool, scale: float | None
+    ) -> torch.Tensor:
+        """Attention without a fused kernel, step by step as torch does it: 16 bits are computed in 32, and what has a
+        name here lives as long there."""
+        wide_query, wide_key, wide_value = (self._to_float(t) for t in (query, key, value))
+        root = (query.size(-1) ** -0.5 if scale is None else abs(scale)) ** 0.5
+        scaled = wide_query * root
+        if is_causal:
+            mask = _bias(torch.ones(query.size(-2), key.size(-2), dtype=torch.bool, device="meta").tril(), scaled.dtype)
+        every_key, every_value = wide_key, wide_value
+        if key.dim() > 2 and key.size(-3) != query.size(-3):
+            n = query.size(-3) // key.size(-3)
+            every_key, every_value = wide_key.repeat_interleave(n, -3), wide_value.repeat_interleave(n, -3)
+        scores = torch.matmul(scaled, every_key.transpose(-2, -1) * root)
+        if mask is not None:
+            scores.add_(mask)
+        scores = _SOFTMAX(scores, -1)
+        if dropout > 0:
+            scores = (
+                _dropout(torch.dropout, scores, dropout, True)
+                if self.target.kind == "cuda"
+                else torch.dropout(scores, dropout, True)
+            )
+        _returned = scores.to(query.dtype)  # torch returns them, too, and nobody takes them
+        return torch.matmul(scores, every_value).to(query.dtype)
+
+    def _kernel(self, query: Any, key: Any, mask: Any, gqa: bool) -> str:
+        """The kernel that torch chooses on a GPU."""
+        grouped = gqa and key.size(-3) != query.size(-3)
+        if query.dim() != 4 or (mask is not None and mask.requires_grad):
+            return "math"
+        narrow = query.dtype in (torch.float16, torch.bfloat16)
+        if narrow and self.target.capability >= (80 if mask is None else 90):  # from 90 on it is cuDNN's
+            return "flash"
+        return "math" if grouped else "efficient"
+
+
+def _kernel_of_cpu(query: Any, key: Any, value: Any, mask: Any, dropout: float, is_causal: bool, gqa: bool) -> str:
+    """The kernel that torch chooses on the CPU. It is asked, with small tensors of the same kind."""
+    n_rows, n_columns = query.size(-2), key.size(-2)
+
+    def small(tensor: Any) -> Any:
+        if tensor is None:
+            return None
+        shape = [min(n, 2) if i == 0 or n in (n_rows, n_columns) else n for i, n in enumerate(tensor.shape)]
+        return torch.empty(shape, dtype=tensor.dtype, requires_grad=tensor.requires_grad)
+
+    options = {"enable_gqa": True} if gqa else {}
+    with torch.utils._python_dispatch._disable_current_modes():
+        chosen = torch._fused_sdp_choice(
+            small(query), small(key), small(value), small(mask), dropout, is_causal, **options
+        )
+    return "flash_for_cpu" if chosen == SDPBackend.FLASH_ATTENTION.value else "math"
+
+
+def _index(index: Any) -> Any:
+    """Lists of numbers become tensors on the CPU, whose values stay known."""
+    if isinstance(index, tuple):
+        return tuple(_index(i) for i in index)
+    return torch.tensor(index) if isinstance(index, list) and index and isinstance(index[0], int) else index
+
+
+def _bias(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A mask of truth values as one that is added, as the kernels want it."""
+    bias = torch.zeros_like(mask, dtype=dtype)
+    return bias.masked_fill_(mask.logical_not(), float("-inf"))
+
+
+def _dropout(func: Any, input: torch.Tensor, p: float = 0.5, *rest: Any, **named: Any) -> torch.Tensor:
+    training = named.pop("training", rest[0] if rest else True)
+    inplace = named.pop("inplace", rest[1] if len(rest) > 1 else False)
+    if named.pop("train", training) is False or not 0 < p < 1 or inplace or input.numel() == 0:
+        return func(input, p, training, inplace) if func is nnf.dropout else func(input, p, training)
+    return torch.native_dropout(input, p, True)[0]

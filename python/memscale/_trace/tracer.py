@@ -1,0 +1,360 @@
+"""Traces training steps of a model: the model's real Python runs, forward, loss, backward and optimizer step.
+
+Static: on the meta device, with tensors that have a shape and no bytes; what the target device would do differently
+(autocast, attention, dropout) is put in its place by ``target.py``. Empirical: on the real device, with the real batch.
+Either way a recorder sees what happens (``recorder.py``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from array import array
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from .. import _core
+from .._base.attachment import Attachment, touched_modules
+from .._base.vocabulary import BACKWARD, BUFFER, END, FORWARD, INPUT, LOSS, OPTIMIZER, OPTIMIZER_FIRST, PARAMETER
+from .._hw.storages import tensor_bytes
+from ..errors import MemScaleError
+from .hook_tables import without_hooks, without_observers
+from .meta_cache import MetaCache
+from .recorder import Recorder, Trace
+from .target import Rules, Target
+from .units import find_flagged_units
+from .use_cache import takes_use_cache, use_cache_position, would_cache
+from .values import UnknownValueError
+
+OptimizerMaker = Callable[[dict[int, nn.Parameter]], torch.optim.Optimizer | None]
+
+
+class _TracedUnit:
+    """The forward of a unit while it is traced."""
+
+    def __init__(self, recorder: Recorder, around: Callable[[], Any], index: int, name: str, module: nn.Module) -> None:
+        self.recorder, self.around, self.index = recorder, around, index
+        self.plain = module.forward
+        self.unit = _core.Unit(name, module, self._forward)
+        self.unit.on_backward = self._begin_recompute
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        recorder = self.recorder
+        outer = recorder.unit
+        if outer == self.index or recorder.in_backward:  # called by itself, or inside of another's recomputation
+            return self.plain(*args, **kwargs)
+        recorder.move_to(self.index)
+        recorder.begin_nodes(self.index)
+        try:
+            if recorder.recompute and self.index not in recorder.not_recomputable:
+                return self._run(args, kwargs)
+            return self._run_once(args, kwargs)
+        finally:
+            recorder.move_to(outer)
+            recorder.begin_nodes(outer)
+
+    def _run_once(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Plainly. A unit that changes its inputs in place cannot be recomputed."""
+        inputs = [(t, t._version) for t in _core.tensors_in((args, kwargs)) if not t.is_inference()]
+        output = self.plain(*args, **kwargs)
+        if any(tensor._version != version for tensor, version in inputs):
+            self.recorder.not_recomputable.add(self.index)
+        return output
+
+    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """As the executor does, but that nothing needs to be checked."""
+        self.recorder.recompute_unit(self.index)  # what a call notes is not the step's own
+        call = _core.Call(self.unit, args, kwargs)
+        if call.opaque is not None:
+            self.recorder.recompute_unit(-1)
+            return self.plain(*args, **kwargs)
+        return call.run(args, kwargs)
+
+    def _begin_recompute(self) -> None:
+        self.recorder.move_to(self.index)
+        self.recorder.recompute_unit(self.index)
+
+    def _forward(self, *args: Any, **kwargs: Any) -> Any:
+        recorder = self.recorder
+        if not recorder.in_backward:
+            recorder.recompute_unit(-1)
+            return self.plain(*args, **kwargs)
+        try:
+            with self.around():
+                return self.plain(*args, **kwargs)
+        finally:
+            recorder.recompute_unit(-1)
+
+
+def _configs(model: nn.Module) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """What the configs of modules hold: some models note things there in their first forward."""
+    configs = {id(c): c for c in (vars(m).get("config") for m in model.modules()) if hasattr(c, "__dict__")}
+    return [(vars(config), dict(vars(config))) for config in configs.values()]
+
+
+def _check_loss(loss: Any) -> None:
+    if not isinstance(loss, torch.Tensor):
+        raise MemScaleError(f"loss must return a tensor, not {type(loss).__name__}")
+    if loss.numel() != 1 or not loss.requires_grad:
+        what = "has no gradient" if loss.numel() == 1 else f"has the shape {tuple(loss.shape)}"
+        raise MemScaleError(f"loss must return one number that depends on parameters; what it returned {what}")
+
+
+def _step(optimizer: torch.optim.Optimizer) -> None:
+    try:
+        optimizer.step()
+    except (MemScaleError, UnknownValueError):
+        raise
+    except Exception as error:
+        kind = type(optimizer).__name__
+        raise MemScaleError(f"a step of {kind} cannot be traced ({type(error).__name__}: {error})") from error
+
+
+class _CacheOff:
+    """A pre-hook: no key-value cache, as while layers are recomputed."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.position = use_cache_position(module) or 0
+
+    def __call__(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
+        if would_cache(module, self.position, args, kwargs):
+            return args, {**kwargs, "use_cache": False}
+        return None
+
+
+class Tracer:
+    """Traces steps of one model, which is put back as it was, whatever happens."""
+
+    def __init__(self, model: nn.Module, target: Target, *, quietly: bool = False) -> None:
+        if not quietly and any(module in touched_modules for module in model.modules()):
+            raise MemScaleError("the model is wrapped: profile it before wrap(), or detach it first")
+        self.model = model
+        self.target = target
+        self.quietly = quietly  # hooks that look at outputs do not run
+        units = find_flagged_units(model)
+        self.units = {name: module for name, module, _ in units}
+        self.unit_flags = array("I", [flags for _, _, flags in units]).tobytes()
+        self.not_recomputable: set[int] = set()  # indices of units that turned out not to be so
+        self._shapes = MetaCache()
+
+    @property
+    def caches(self) -> bool:
+        """Would a training forward of this model fill a key-value cache?"""
+        modules = [m for m in self.model.modules() if takes_use_cache(m)]
+        return any(would_cache(m, use_cache_position(m) or 0, (), {}) for m in modules)
+
+    def param_bytes(self) -> bytes:
+        """Of each unit, as C takes them."""
+        sizes = array("q")
+        for module in self.units.values():
+            pure = [self._pure(p) for p in module.parameters()]
+            sizes.append(tensor_bytes(pure))
+        return sizes.tobytes()
+
+    def static(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        loss_of: Callable[[Any], torch.Tensor],
+        maker: OptimizerMaker | None,
+        *,
+        recompute: bool = False,
+        use_cache: bool = False,
+        evaluation: bool = False,
+    ) -> Trace:
+        """A step on the meta device. With recompute, units are recomputed in backward as in training."""
+        trace = Trace()
+        recorder = Recorder(trace, "meta", recompute, self.not_recomputable, self._shapes)
+        with self._prepared(recorder, lambda: Rules(self.target), use_cache):
+            twins = self._to_meta(recorder)
+            args, kwargs = self._copy_inputs(recorder, args, kwargs, self._pure)
+            run = self._evaluate if evaluation else self._run
+            run(recorder, Rules(self.target), args, kwargs, loss_of)
+            with recorder:
+                self._optimize(
+                    recorder, None if evaluation else maker, {id(p): t for p, t in twins if isinstance(t, nn.Parameter)}
+                )
+                recorder.stop()  # before anything that stays between steps dies
+        return trace
+
+    def empirical(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        loss_of: Callable[[Any], torch.Tensor],
+        maker: OptimizerMaker | None,
+        *,
+        recompute: bool = False,
+        use_cache: bool = False,
+        evaluation: bool = False,
+    ) -> Trace:
+        """A step on real data. Parameters, buffers, gradients, optimizer and random numbers are put back."""
+        parameters = list(self.model.parameters())
+        kind = parameters[0].device.type if parameters else "cpu"
+        trace = Trace()
+        recorder = Recorder(trace, kind, recompute, self.not_recomputable)
+        gradients = [p.grad for p in parameters]
+        autocast = self.target.autocast
+        try:
+            with self._prepared(recorder, contextlib.nullcontext, use_cache), without_hooks(parameters):
+                self._count_real(recorder)
+                args, kwargs = self._copy_inputs(recorder, args, kwargs, lambda t: t.detach().clone())
+                around = contextlib.nullcontext() if autocast is None else torch.autocast(kind, autocast)
+                run = self._evaluate if evaluation else self._run
+                run(recorder, around, args, kwargs, loss_of)
+                recorder.device_types = {"meta"}  # an optimizer's step depends on shapes alone
+                twins = self._twins_with_gradients(recorder, parameters)
+                with recorder:
+                    self._optimize(recorder, None if evaluation else maker, twins)
+                    recorder.stop()
+        finally:
+            for p, gradient in zip(parameters, gradients):
+                p.grad = gradient
+        return trace
+
+    # Before and after
+
+    @contextlib.contextmanager
+    def _prepared(self, recorder: Recorder, around: Callable[[], Any], use_cache: bool) -> Iterator[None]:
+        attachment = Attachment()
+        state = _core.ModuleState(self.model)
+        configs = _configs(self.model)
+        randomness = _core.Randomness({p.device for p in self.model.parameters() if p.device.type != "meta"})
+        state.enter()
+        try:
+            for index, (name, module) in enumerate(self.units.items()):
+                attachment.set_forward(module, _TracedUnit(recorder, around, index, name, module))
+            for module in self.model.modules():
+                if not use_cache and takes_use_cache(module):
+                    attachment.add_pre_hook(module, _CacheOff(module))
+            observers = without_observers(self.model) if self.quietly else contextlib.nullcontext()
+            with observers, torch.autograd.set_multithreading_enabled(False), torch.enable_grad():
+                yield
+        finally:
+            attachment.undo()
+            state.leave()
+            randomness.restore()
+            for config, values in configs:
+                config.clear()
+                config.update(values)
+
+    def _run(self, recorder: Recorder, around: Any, args: Any, kwargs: Any, loss_of: Any) -> None:
+        with recorder:
+            recorder.phase(FORWARD)
+            with around:
+                output = self.model(*args, **kwargs)
+                recorder.phase(LOSS)
+                loss = loss_of(output)
+                del output
+            _check_loss(loss)
+            recorder.phase(BACKWARD)
+            recorder.in_backward = True
+            try:
+                loss.backward()
+            finally:
+                recorder.in_backward = False
+            del loss
+
+    def _evaluate(self, recorder: Recorder, around: Any, args: Any, kwargs: Any, loss_of: Any) -> None:
+        with recorder, torch.no_grad():
+            recorder.phase(FORWARD)
+            with around:
+                output = self.model(*args, **kwargs)
+            del output
+
+    def _optimize(self, recorder: Recorder, maker: OptimizerMaker | None, twins: dict[int, nn.Parameter]) -> None:
+        recorder.phase(OPTIMIZER_FIRST)
+        optimizer = None if maker is None else maker(twins)
+        recorder.values.guess = 1.0  # some scale by norms (Adafactor); what they allocate does not depend on them
+        for phase in (OPTIMIZER_FIRST, OPTIMIZER):
+            recorder.phase(phase)
+            if optimizer is not None:
+                _step(optimizer)
+        recorder.phase(END)
+        self._optimizer = optimizer  # its state must not die before the recorder stops
+
+    # Static
+
+    def _pure(self, tensor: torch.Tensor) -> torch.Tensor:
+        """On the meta device, in the dtype that the target computes in."""
+        dtype = self.target.dtype if self.target.dtype is not None and tensor.is_floating_point() else tensor.dtype
+        return torch.empty_like(tensor.detach(), device="meta", dtype=dtype)
+
+    def _to_meta(self, recorder: Recorder) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Meta tensors in place of parameters, buffers and tensors that modules keep; tied ones stay tied."""
+        twins: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+        def meta(tensor: torch.Tensor, kind: int) -> Any:
+            if id(tensor) not in twins:
+                twin = self._pure(tensor)
+                if isinstance(tensor, nn.Parameter):
+                    twin = nn.Parameter(twin, requires_grad=tensor.requires_grad)
+                twins[id(tensor)] = (tensor, twin)
+                recorder.number(twin, kind)
+            return twins[id(tensor)][1]
+
+        for module in self.model.modules():
+            for table, kind in ((module._parameters, PARAMETER), (module._buffers, BUFFER)):
+                for name, tensor in table.items():
+                    if tensor is not None:
+                        table[name] = meta(tensor, kind)
+            for name, value in list(vars(module).items()):
+                if isinstance(value, torch.Tensor):
+                    vars(module)[name] = meta(value, BUFFER)
+                elif name == "_flat_weights" and isinstance(value, list):  # of recurrent layers
+                    vars(module)[name] = [meta(w, PARAMETER) if isinstance(w, torch.Tensor) else w for w in value]
+        return list(twins.values())
+
+    def _copy_inputs(
+        self, recorder: Recorder, args: Any, kwargs: Any, copy: Callable[[torch.Tensor], torch.Tensor]
+    ) -> tuple[Any, Any]:
+        """Inputs that a step may change, and give gradients to."""
+        twins: dict[int, torch.Tensor] = {}  # what is given twice (labels that are the input, say) is copied once
+
+        def twin_of(tensor: torch.Tensor) -> torch.Tensor:
+            twin = copy(tensor).requires_grad_(tensor.requires_grad)
+            recorder.number(twin, INPUT)
+            recorder.values.know(twin, tensor)
+            return twin
+
+        def copied(value: Any) -> Any:
+            if isinstance(value, torch.Tensor):
+                if id(value) not in twins:
+                    twins[id(value)] = twin_of(value)
+                return twins[id(value)]
+            if isinstance(value, dict):
+                return {key: copied(v) for key, v in value.items()}
+            if isinstance(value, tuple) and hasattr(value, "_fields"):
+                return type(value)(*(copied(v) for v in value))
+            if isinstance(value, (list, tuple)):
+                return type(value)(copied(v) for v in value)
+            return value
+
+        return copied(tuple(args)), copied(dict(kwargs))
+
+    # Empirical
+
+    def _count_real(self, recorder: Recorder) -> None:
+        for module in self.model.modules():
+            module._buffers.update({name: b.clone() for name, b in module._buffers.items() if b is not None})
+            for name, value in list(vars(module).items()):
+                if isinstance(value, torch.Tensor):
+                    vars(module)[name] = value.detach().clone().requires_grad_(value.requires_grad)
+        for parameter in self.model.parameters():
+            parameter.grad = None
+            recorder.number(parameter, PARAMETER)
+        for buffer in self.model.buffers():
+            recorder.number(buffer, BUFFER)
+
+    def _twins_with_gradients(self, recorder: Recorder, parameters: list[nn.Parameter]) -> dict[int, nn.Parameter]:
+        twins = {}
+        for p in parameters:
+            twin = nn.Parameter(torch.empty_like(p.detach(), device="meta"), requires_grad=p.requires_grad)
+            recorder.ignore(twin)
+            if p.grad is not None:
+                twin.grad = torch.empty_like(twin)
+                recorder.ignore(twin.grad)
+            twins[id(p)] = twin
+        return twins

@@ -1,0 +1,79 @@
+/* advise.c - what would fit where nothing does: a larger budget, a smaller batch. */
+#include "../common/status.h"
+#include "decide.h"
+
+#define MARGIN_PARTS 64 /* as in settings.c */
+#define DIGITS 10000    /* budgets in round figures: 4 digits */
+#define MAX_TRIES 6     /* of a batch: each takes the caller a trace */
+
+/* ---- Budgets ---- */
+
+static int64_t round_up(int64_t n_bytes) {
+    int64_t unit = 1;
+    while (n_bytes / unit >= DIGITS) unit *= 10;
+    return (n_bytes + unit - 1) / unit * unit;
+}
+
+/* MS_E_BUDGET where there is no plan; ms__error_value() is then the smallest peak. */
+static ms_status try_budget(const ms_plan_request *request, int64_t budget_bytes) {
+    ms_plan *plan = NULL;
+    ms_plan_request wider = *request;
+    wider.budget_bytes = budget_bytes;
+    wider.margin_bytes = budget_bytes / MARGIN_PARTS;
+    ms_status status = ms_plan_create(&wider, &plan);
+    ms_plan_destroy(plan);
+    return status;
+}
+
+ms_status ms_plan_find_budget(const ms_plan_request *theirs, int64_t *out_bytes) {
+    static const int64_t extra_parts[] = {0, 100, 20}; /* a little more, where plans are rounded up */
+    ms__request_copy copy;
+    if (out_bytes == NULL) return ms__fail(MS_E_INVALID, "ms_plan_find_budget: out_bytes is NULL");
+    ms_status status = ms__request_read(theirs, &copy);
+    const ms_plan_request *request = &copy.request;
+    if (status == MS_OK) status = try_budget(request, 1);
+    if (status != MS_E_BUDGET) {
+        if (status == MS_OK) *out_bytes = 1;
+        return status;
+    }
+    int64_t peak = ms__error_value(), needed = peak + peak / (MARGIN_PARTS - 1) + 1;
+    int64_t usable = request->device == NULL ? INT64_MAX : request->device->usable_bytes;
+    for (size_t i = 0; i < sizeof extra_parts / sizeof *extra_parts && status == MS_E_BUDGET; i++) {
+        int64_t budget = round_up(needed + (extra_parts[i] > 0 ? needed / extra_parts[i] : 0));
+        if (budget > usable) break;
+        status = try_budget(request, budget);
+        if (status == MS_OK) *out_bytes = budget;
+    }
+    if (status != MS_E_BUDGET) return status;
+    ms_error_clear();
+    *out_bytes = 0;
+    return MS_OK;
+}
+
+/* ---- Batches ---- */
+
+/* Of `n` steps between two points, those up to where a straight line reaches `room` of `range`. */
+static int64_t steps_to(int64_t room, int64_t range, int64_t n) {
+    if (room <= 0) return 0;
+    if (room >= range) return n;
+    return room <= INT64_MAX / n ? room * n / range : room / (range / n + 1);
+}
+
+int64_t ms_batch_search_get_next(const ms_batch_search *s) {
+    if (s == NULL || s->high - s->low <= 1 || s->n_tried >= MAX_TRIES) return 0;
+    int64_t range = s->high_bytes > s->low_bytes ? s->high_bytes - s->low_bytes : 1, n = s->high - s->low;
+    int64_t more = steps_to(s->limit_bytes - s->low_bytes, range, n);
+    return s->low + (more < 1 ? 1 : more > n - 1 ? n - 1 : more);
+}
+
+void ms_batch_search_note(ms_batch_search *s, int64_t batch, int64_t n_bytes, int32_t fits) {
+    if (s == NULL) return;
+    s->n_tried++;
+    if (fits) {
+        s->low = batch;
+        s->low_bytes = n_bytes;
+    } else {
+        s->high = batch;
+        s->high_bytes = n_bytes;
+    }
+}

@@ -1,0 +1,38 @@
+/* sim.h - simulations as the other files of the library see them: without checks and copies of the public interface. */
+#ifndef MS_SIM_SIM_H
+#define MS_SIM_SIM_H
+
+#include "order.h"
+#include "recompute_cost.h"
+
+struct ms_simulation {
+    ms_simulation_summary summary;
+    ms_simulation_segment *segments; /* owned */
+    int64_t n_segments;
+};
+
+#define MS__SIMULATE_ALL                                                                                               \
+    ((uint32_t)(MS_SIMULATE_ALLOCATOR | MS_SIMULATE_ENGINE_THREAD | MS_SIMULATE_FUSED | MS_SIMULATE_RESUMED |          \
+                MS_SIMULATE_KEEP_GRADIENTS))
+
+/* What all simulations of one step on one device share. Immutable once it is made. */
+typedef struct ms__sim_basis {
+    ms__order order;
+    ms__recompute_cost *costs; /* by unit */
+} ms__sim_basis;
+
+/* What belongs to `out` belongs to the arena. The rates were checked. Errors: MS_E_NO_MEMORY. */
+ms_status ms__sim_basis_make(ms__arena *arena, const ms__step *step, const ms_rates *rates, ms__sim_basis *out);
+
+/* As ms_simulation_create, for a request that is known to be valid. `basis` may be NULL: it is made where it is needed.
+ * `*out` is owned, ms_simulation_destroy. Errors: as there. */
+ms_status ms__simulate(const ms_simulation_request *request, const ms__sim_basis *basis, ms_simulation **out);
+
+/* Does the segment take part in a steady step? Setup and the first optimizer step do not. */
+bool ms__is_steady(const ms_simulation_segment *segment);
+
+/* Change a simulation of traced variants into one of the actions and model options of the request (sim_actions.c).
+ * Errors: MS_E_NO_MEMORY. */
+ms_status ms__apply_actions(const ms_simulation_request *request, const ms__sim_basis *basis, ms_simulation *sim);
+
+#endif

@@ -1,0 +1,103 @@
+/* test_appraise.c - what plans of the small model come to: by its chain, by simulations, and with torch's allocator. */
+#include "device.h"
+#include "plan/decide.h"
+#include "plans.h"
+#include "steps.h"
+
+#define BASELINE 22016
+#define STEP_NS 7700
+#define OP_NS 1100
+
+static const ms_rates host_rates = SMALL_RATES(0), gpu_rates = SMALL_RATES(90);
+static const ms_device host = {.struct_bytes = sizeof(ms_device), .rates = &host_rates, .kind = MS_DEVICE_HOST};
+static const ms_device gpu = {
+    .struct_bytes = sizeof(ms_device), .rates = &gpu_rates, .n_multiprocessors = 132, .kind = MS_DEVICE_GPU};
+
+/* A decision about the small model that is open, with its fine list. */
+typedef struct opened {
+    ms_profile *profile;
+    ms_plan_request request;
+    ms__decision decision;
+    ms__plan_list list;
+} opened;
+
+static void open_decision(opened *o, const ms_device *device, uint32_t simulation) {
+    *o = (opened){.profile = two_unit_profile()};
+    o->request = request_of(o->profile, 1 << 30, MS_PLAN_FASTEST);
+    o->request.device = device;
+    o->request.simulation = simulation;
+    o->decision.request = &o->request;
+    CHECK_STATUS(ms__decision_open(&o->decision), MS_OK);
+    const ms__model_choice *model = ms__decision_model(&o->decision, 0);
+    o->list = (ms__plan_list){model, &model->chain.grids[MS__GRID_FINE], 0};
+}
+
+static void close_decision(opened *o) {
+    ms__decision_close(&o->decision);
+    ms_profile_destroy(o->profile);
+}
+
+TEST(a_model_left_alone_and_recomputed) {
+    opened o;
+    ms__candidate c;
+    open_decision(&o, &host, 0);
+    CHECK_EQ_INT(o.decision.baseline_bytes, BASELINE);
+    CHECK_EQ_INT(o.decision.baseline_ns, STEP_NS);
+    CHECK_STATUS(ms__appraise(&o.decision, &o.list, (const uint8_t[]){0, 0}, INT64_MAX, &c), MS_OK);
+    CHECK_EQ_INT(c.peak_bytes, BASELINE);
+    CHECK_EQ_INT(c.step_ns, STEP_NS);
+    CHECK_STATUS(ms__appraise(&o.decision, &o.list, (const uint8_t[]){1, 0}, INT64_MAX, &c), MS_OK);
+    CHECK_EQ_INT(c.peak_bytes, 17920);
+    CHECK_EQ_INT(c.step_ns, STEP_NS + OP_NS);
+    CHECK_EQ_INT(c.host_bytes, 0);
+    o.list.least_ns = 3 * STEP_NS; /* it counts as no faster */
+    CHECK_STATUS(ms__appraise(&o.decision, &o.list, (const uint8_t[]){1, 0}, INT64_MAX, &c), MS_OK);
+    CHECK_EQ_INT(c.step_ns, 3 * STEP_NS);
+    close_decision(&o);
+}
+
+/* Above the limit, it is enough to know that. */
+TEST(more_than_is_asked_for) {
+    opened o;
+    ms__candidate c;
+    open_decision(&o, &host, 0);
+    CHECK_STATUS(ms__appraise(&o.decision, &o.list, (const uint8_t[]){1, 0}, 17919, &c), MS_OK);
+    CHECK(c.peak_bytes > 17919);
+    CHECK_STATUS(ms__appraise(&o.decision, &o.list, (const uint8_t[]){1, 0}, 17920, &c), MS_OK);
+    CHECK_EQ_INT(c.peak_bytes, 17920);
+    close_decision(&o);
+}
+
+/* The allocator reserves segments of 2 MiB and keeps small blocks apart from large ones. */
+TEST(what_the_allocator_reserves) {
+    opened o;
+    open_decision(&o, &gpu, MS_SIMULATE_ALLOCATOR);
+    CHECK(ms__models_allocator(&o.request));
+    ms_simulation_summary played;
+    CHECK_STATUS(ms__simulate_choices(&o.decision, o.list.model, (const uint8_t[]){1, 0}, &played), MS_OK);
+    int64_t needed = 0, peak = ms__simulated_peak(&played);
+    CHECK_STATUS(ms__find_needed(&o.decision, o.list.model, (const uint8_t[]){1, 0}, INT64_MAX, &needed), MS_OK);
+    CHECK(needed >= peak && needed > 0);
+    const int32_t actions[] = {MS_ACTION_RECOMPUTE, MS_ACTION_KEEP};
+    ms_simulation_request request = {.struct_bytes = sizeof request,
+                                     .profile = o.profile,
+                                     .actions = actions,
+                                     .n_actions = 2,
+                                     .device = &gpu,
+                                     .limit_bytes = needed,
+                                     .flags = MS_SIMULATE_ALLOCATOR};
+    ms_simulation *sim = NULL;
+    CHECK_STATUS(ms_simulation_create(&request, &sim), MS_OK); /* it is enough, */
+    ms_simulation_destroy(sim);
+    if (needed > peak) { /* and no less is */
+        request.limit_bytes = peak;
+        CHECK_STATUS(ms_simulation_create(&request, &sim), MS_E_BUDGET);
+    }
+    close_decision(&o);
+    open_decision(&o, &host, MS_SIMULATE_ALLOCATOR); /* the host has no such allocator */
+    CHECK(!ms__models_allocator(&o.request));
+    close_decision(&o);
+}
+
+SUITE(appraise, CASE(a_model_left_alone_and_recomputed), CASE(more_than_is_asked_for),
+      CASE(what_the_allocator_reserves));
