@@ -16,8 +16,8 @@ mkdir -p "$results"
 PYTHONPATH=$PWD/build/gpu/python
 MEMSCALE_CACHE_DIR=$PWD/build/gpu/cache
 HF_HUB_OFFLINE=1
-MEMSCALE_NEED_GPU=1
-export PYTHONPATH MEMSCALE_CACHE_DIR HF_HUB_OFFLINE MEMSCALE_NEED_GPU
+MEMSCALE_REQUIRE_GPU=1
+export PYTHONPATH MEMSCALE_CACHE_DIR HF_HUB_OFFLINE MEMSCALE_REQUIRE_GPU
 
 echo "== C tests"
 ctest --test-dir build/gpu --output-on-failure -Q && echo passed

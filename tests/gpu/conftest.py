@@ -1,6 +1,7 @@
-"""Tests that need a GPU. They share models and fixtures with tests/python, and are skipped where there is none.
+"""Tests that need a GPU. They share models and fixtures with tests/python, and are skipped on machines without one.
 
-Where MEMSCALE_NEED_GPU is set (tools/test_gpu.sh does) none is skipped: without a GPU they fail."""
+With MEMSCALE_REQUIRE_GPU=1 (tools/test_gpu.sh sets it) none is skipped: without a GPU they fail.
+"""
 
 import os
 import sys
@@ -18,7 +19,7 @@ from fixtures import _fallback, _repeatable, no_warnings, quiet_config, recomput
 def pytest_collection_modifyitems(items):
     for item in items:
         item.add_marker(pytest.mark.gpu)
-        if not torch.cuda.is_available() and "MEMSCALE_NEED_GPU" not in os.environ:
+        if not torch.cuda.is_available() and os.environ.get("MEMSCALE_REQUIRE_GPU") != "1":
             item.add_marker(pytest.mark.skip(reason="needs a GPU"))
 
 

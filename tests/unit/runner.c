@@ -28,6 +28,15 @@ void test_fail(const char *file, int line, const char *format, ...) {
     _Exit(EXIT_FAILURE); /* what the test still holds is no leak to report on top */
 }
 
+void test_skip(const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    vfprintf(stderr, format, args);
+    fputc('\n', stderr);
+    va_end(args);
+    _Exit(TEST_SKIPPED);
+}
+
 void test_check_int(const char *file, int line, const char *a_text, int64_t a, const char *b_text, int64_t b) {
     if (a != b) test_fail(file, line, "%s is %" PRId64 ", %s is %" PRId64, a_text, a, b_text, b);
 }
@@ -60,19 +69,24 @@ static const char *signal_name(int number) {
     return "another signal";
 }
 
-static bool report(const char *name, int state) {
+typedef enum outcome { PASSED, FAILED, SKIPPED, N_OUTCOMES } outcome;
+
+static outcome report(const char *name, int state) {
     if (WIFSIGNALED(state) && WTERMSIG(state) == SIGALRM)
         printf("FAIL %s: timed out\n", name);
     else if (WIFSIGNALED(state))
         printf("FAIL %s: crashed with %s (%d)\n", name, signal_name(WTERMSIG(state)), WTERMSIG(state));
+    else if (WEXITSTATUS(state) == TEST_SKIPPED)
+        printf("skip %s\n", name);
     else if (WEXITSTATUS(state) != 0)
         printf("FAIL %s: exit code %d\n", name, WEXITSTATUS(state));
     else
         printf("pass %s\n", name);
-    return WIFEXITED(state) && WEXITSTATUS(state) == 0;
+    if (WIFEXITED(state) && WEXITSTATUS(state) == TEST_SKIPPED) return SKIPPED;
+    return WIFEXITED(state) && WEXITSTATUS(state) == 0 ? PASSED : FAILED;
 }
 
-static bool run_forked(const char *name, const test_case *test, unsigned timeout_s) {
+static outcome run_forked(const char *name, const test_case *test, unsigned timeout_s) {
     (void)fflush(NULL); /* or the child would print it again */
     pid_t child = fork();
     if (child == 0) {
@@ -83,7 +97,7 @@ static bool run_forked(const char *name, const test_case *test, unsigned timeout
     int state = 0;
     if (child < 0 || waitpid(child, &state, 0) != child) {
         printf("FAIL %s: could not be started\n", name);
-        return false;
+        return FAILED;
     }
     return report(name, state);
 }
@@ -96,21 +110,21 @@ static bool wanted(const char *name, int n_filters, char **filters) {
 
 int test_main(const test_suite *const *suites, size_t n_suites, unsigned timeout_s, int argc, char **argv) {
     bool list = argc > 1 && strcmp(argv[1], "--list") == 0;
-    int n_skipped_args = list ? 2 : 1, n_passed = 0, n_failed = 0;
+    int n_own_args = list ? 2 : 1, n[N_OUTCOMES] = {0};
     for (size_t s = 0; s < n_suites; s++) {
         for (size_t c = 0; c < suites[s]->n_cases; c++) {
             const test_case *test = &suites[s]->cases[c];
             char name[NAME_BYTES];
             (void)snprintf(name, sizeof name, "%s/%s", suites[s]->name, test->name);
-            if (!wanted(name, argc - n_skipped_args, argv + n_skipped_args)) continue;
+            if (!wanted(name, argc - n_own_args, argv + n_own_args)) continue;
             if (list)
                 printf("%s\n", name);
-            else if (run_forked(name, test, timeout_s))
-                n_passed++;
             else
-                n_failed++;
+                n[run_forked(name, test, timeout_s)]++;
         }
     }
-    if (!list) printf("%d passed, %d failed\n", n_passed, n_failed);
-    return n_failed > 0 ? EXIT_FAILURE : EXIT_SUCCESS;
+    if (!list) printf("%d passed, %d failed, %d skipped\n", n[PASSED], n[FAILED], n[SKIPPED]);
+    if (list || n[PASSED] + n[FAILED] + n[SKIPPED] == 0) return list ? EXIT_SUCCESS : EXIT_FAILURE;
+    if (n[FAILED] > 0) return EXIT_FAILURE;
+    return n[PASSED] == 0 ? TEST_SKIPPED : EXIT_SUCCESS;
 }

@@ -1,8 +1,9 @@
 /* runner.h - the test runner: every test in a process of its own, with a time limit.
  *
  * A file of tests holds functions TEST(name) { ... } and ends in one SUITE(subject, CASE(name), ...); the main file of
- * an executable lists its suites and calls test_main. A check that fails ends its test. A test that passes leaves with
- * exit(), so that a leak checker which runs at exit sees each test by itself.
+ * an executable lists its suites and calls test_main. A check that fails ends its test; a test that cannot run here
+ * says so with test_skip. A test that passes leaves with exit(), so that a leak checker which runs at exit sees each
+ * test by itself.
  */
 #ifndef TESTS_RUNNER_H
 #define TESTS_RUNNER_H
@@ -29,8 +30,11 @@ typedef struct test_suite {
     static const test_case subject##_cases[] = {__VA_ARGS__};                                                          \
     const test_suite subject##_suite = {#subject, subject##_cases, sizeof subject##_cases / sizeof(test_case)}
 
+#define TEST_SKIPPED 77 /* the exit code of a test that was skipped; ctest has SKIP_RETURN_CODE for it */
+
 /* Run the tests whose "suite/name" contains one of the arguments, all without arguments; "--list" names them. A test
- * that takes longer than timeout_s seconds fails; 0: no limit. Returns the exit code of the program. */
+ * that takes longer than timeout_s seconds fails; 0: no limit. Returns the exit code of the program: TEST_SKIPPED if
+ * every test was skipped, and a failure if no test has such a name. */
 int test_main(const test_suite *const *suites, size_t n_suites, unsigned timeout_s, int argc, char **argv);
 
 #define CHECK(condition) ((condition) ? (void)0 : test_fail(__FILE__, __LINE__, "%s is false", #condition))
@@ -41,6 +45,9 @@ int test_main(const test_suite *const *suites, size_t n_suites, unsigned timeout
 
 /* Print a failure and end the test. */
 _Noreturn void test_fail(const char *file, int line, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* Print why this test cannot run here and end it; it counts neither as passed nor as failed. */
+_Noreturn void test_skip(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 void test_check_int(const char *file, int line, const char *a_text, int64_t a, const char *b_text, int64_t b);
 void test_check_u64(const char *file, int line, const char *a_text, uint64_t a, const char *b_text, uint64_t b);
