@@ -52,6 +52,8 @@ build_plain() {
 
 exports() { build_plain && python tools/check_exports.py build/plain; }
 
+boundary() { build_plain && python tools/check_boundary.py build/plain/python; }
+
 stable_abi() {
     build_plain && abi3audit --strict --assume-minimum-abi3 3.10 build/plain/python/memscale/_core.abi3.so
 }
@@ -59,9 +61,11 @@ stable_abi() {
 mkdir -p build
 step "include law" python python tools/check_includes.py
 step "import law" python python tools/check_imports.py
+step "one place for names and figures" python python tools/check_vocabulary.py
 step "silence and documentation of the core" python python tools/check_source.py
 step "public header as C and C++" c++ header_alone
 step "exported symbols and libraries" nm exports
+step "boundary between Python and C" python boundary
 step "stable ABI of Python 3.10" abi3audit stable_abi
 step "build with clang, warnings as errors" clang build_clang
 step "clang-format" clang-format format_c

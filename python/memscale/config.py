@@ -144,7 +144,7 @@ class Config(Settings):
         missing="16-bit compute",
     )
     use_8bit_optimizer: bool = setting(
-        "Keep Adam's moments in 8 bits.", default=False, check=BOOLEAN, missing="8-bit optimizer state"
+        "Keep Adam's moments in 8 bits.", default=False, check=BOOLEAN, missing="8-bit moments"
     )
     max_cpu_offload_gb: float | None = setting(
         "Most host memory that a plan may use, in GB; None means what is available (within the container's limit) less "

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "../common/log.h"
+#include "../common/text.h"
 #include "program.h"
 
 #define MAX_ARCHITECTURES 128
@@ -88,7 +89,7 @@ ms_status ms__program_compile(const ms_gpu *gpu, const ms__program *program, con
         code != 0 ? compile_fails(gpu, compiled, program->name, code) : take_image(gpu, compiled, to_ptx, out);
     (void)gpu->nvrtc.nvrtcDestroyProgram(&compiled);
     if (status == MS_OK)
-        ms__log(MS_LOG_DEBUG, "%s compiled with %s in %" PRId64 " ms", program->name, option,
-                (ms__prim_now_ns() - start_ns) / 1000000);
+        ms__log(MS_LOG_DEBUG, "%s compiled with %s in %s", program->name, option,
+                ms__time_text(ms__prim_now_ns() - start_ns, MS__MIN_DIGITS).text);
     return status;
 }

@@ -480,7 +480,7 @@ def test_the_command(capsys, path):
 def test_the_command_with_a_gpu(capsys, played_gpu):
     assert cli.main(["calibrate"]) == 0
     output = capsys.readouterr().out
-    for words in ("NVIDIA Played", "tf32", "25.0 GB/s", "45.0 GB/s", "1.6 GB/s", "least time of a kernel    2.5 us"):
+    for words in ("NVIDIA Played", "tf32", "25.0 GB/s", "45.0 GB/s", "1.6 GB/s", "least time of a kernel    2.50 us"):
         assert words in output
 
 

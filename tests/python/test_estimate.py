@@ -440,7 +440,7 @@ def test_errors(capsys, monkeypatch, tiny):
         ("gpt2", "t4", "--seq", "1025"): "gpt2 takes at most 1024 tokens, not 1025",
         ("vit-base", "t4", "--seq", "3"): "vit-base takes images, which have no length: leave --seq out",
         ("gpt2", "t4", "--batch", "100000"): "a batch of 100000 x 512 tokens is too much: ",
-        (tiny, "t4", "--budget", "50"): "a budget of 50 GB is more than Tesla T4 has: 15.1 GB",
+        (tiny, "t4", "--budget", "50"): "a budget of 50.0 GB is more than Tesla T4 has: 15.1 GB",
     }
     for (model, gpu, *more), words in cases.items():
         code, output, errors = command(capsys, "--model", model, "--gpu", gpu, *more)

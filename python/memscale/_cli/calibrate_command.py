@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 
 from .._hw import calibration
-from .._show.figures import bandwidth, flops
+from .._show.figures import bandwidth, duration, flops
 from .._show.terminal import Progress, table, write
 
 
@@ -27,8 +27,8 @@ def run_calibrate(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _us(ns: int) -> str:
-    return f"{ns / 1000:.1f} us"
+def _time(ns: int) -> str:
+    return duration(ns / 1e9)
 
 
 _RATES: tuple[tuple[str, str, Callable[[int], str]], ...] = (
@@ -41,6 +41,6 @@ _RATES: tuple[tuple[str, str, Callable[[int], str]], ...] = (
     ("link, from the GPU", "from_device_mb_per_s", bandwidth),
     ("link, both at once", "both_mb_per_s", bandwidth),
     ("pinning of host memory", "pinning_mb_per_s", bandwidth),
-    ("least time of a kernel", "launch_ns", _us),
-    ("operator, on the host", "dispatch_ns", _us),
+    ("least time of a kernel", "launch_ns", _time),
+    ("operator, on the host", "dispatch_ns", _time),
 )

@@ -8,6 +8,7 @@ from typing import Any
 
 from .. import _core
 from .._base.precision import default_precision
+from .._show.figures import size
 from .._show.terminal import write
 from .model_registry import REGISTRY
 from .options import wants_list
@@ -47,7 +48,7 @@ def model_rows() -> list[dict[str, Any]]:
 
 
 def _gpu_line(row: dict[str, Any]) -> str:
-    return f"{row['key']:<15} {row['memory_bytes'] / 1e9:6.1f} GB  {row['precision']}  {row['name']}"
+    return f"{row['key']:<15} {size(row['memory_bytes']):>9}  {row['precision']}  {row['name']}"
 
 
 def _model_line(row: dict[str, Any]) -> str:

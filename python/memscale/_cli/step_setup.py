@@ -67,9 +67,8 @@ def find_device(options: StepOptions) -> Device:
     except (ValueError, RuntimeError, AssertionError) as error:  # the last two: cuda:x, cuda:9
         raise MemScaleError(f"--gpu: {str(error).splitlines()[0]} (--gpu list shows all)") from error
     if options.budget is not None and options.budget * 1e9 > device.usable_bytes:
-        raise MemScaleError(
-            f"a budget of {options.budget:g} GB is more than {device.name} has: {size(device.usable_bytes)}"
-        )
+        budget = size(round(options.budget * 1e9))
+        raise MemScaleError(f"a budget of {budget} is more than {device.name} has: {size(device.usable_bytes)}")
     return device
 
 
