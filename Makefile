@@ -4,11 +4,11 @@
 #   make test        C tests (plain, and with sanitizers) and Python tests
 #   make test-long   what takes longer: large matrices, other processors, compilers and sanitizers, fuzzing
 #   make test-gpu    what needs a GPU: equality and detach bit for bit, kernels under compute-sanitizer, the benchmark
-#   make check       formatting, linters, types, include law, exported symbols, header
+#   make check       formatting, linters, types, order of includes and imports, exported symbols, header
 #   make format      format all code
 #   make wheel       an abi3 wheel under dist/
 #
-# PYTHON=... chooses the interpreter; one that has torch already keeps it (say, a build with CUDA).
+# PYTHON=... chooses the interpreter; a torch that it already has (such as a build with CUDA) is used.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin

@@ -3,9 +3,10 @@
     python bench/budgets.py --out FILE.json [--table FILE.md] [--only NAME] [--steps 30]     needs a GPU
 
 For each model, budgets between the least that a plan can reach and what the plain step takes. A wrapped model
-(``memscale.wrap(model, Config(memory_budget_gb=...))``, nothing else changed) trains beside a plain one, steps
-interleaved; the time is the median of the ratios of neighbours with its 95 % interval. The peak is that of the wrapped
-model alone: what torch's allocator reserved at most, which the budget bounds, and what it allocated, which is foretold.
+(``memscale.wrap(model, Config(memory_budget_gb=...))``, nothing else changed) trains next to a plain one, with
+interleaved steps; the time is the median of the ratios of neighbours with its 95 % interval. The peak is that of the
+wrapped model alone: what torch's allocator reserved at most, which the budget bounds, and what it allocated, which the
+plan predicts.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ def least_peak(name: str, batch: int, length: int) -> int:
 
 
 def measure_peak(name: str, batch: int, length: int, config: memscale.Config) -> dict[str, Any]:
-    """The wrapped model by itself: what its allocator took over the first steps, and what the plan said."""
+    """The wrapped model by itself: what its allocator took over the first steps, and what the plan predicted."""
     forget()
     run = Run(name, batch, length, config)
     for _ in range(4):
@@ -112,7 +113,7 @@ def measure_peak(name: str, batch: int, length: int, config: memscale.Config) ->
 
 
 def measure_time(name: str, batch: int, length: int, config: memscale.Config, steps: int) -> dict[str, Any]:
-    """Beside a plain one. The cap is lifted: it would count both."""
+    """The wrapped model next to a plain one. The cap is lifted: it would count both."""
     forget()
     saved = Run(name, batch, length, config)
     saved.step()

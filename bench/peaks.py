@@ -3,8 +3,8 @@
     python bench/peaks.py --out FILE.json [--table FILE.md] [--only NAME]      needs a GPU
     python bench/peaks.py --from FILE.json --table FILE.md                     the table of an earlier run
 
-For each model, precision, way (plain, every block recomputed), optimizer and batch: what memscale.profile says before
-the step, and the peaks of torch's allocator for the first and for a steady step.
+For each model, precision, way (plain, every block recomputed), optimizer and batch: what memscale.profile predicts
+before the step, and the peaks of torch's allocator for the first and for a steady step.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def measure(name: str, batches: tuple[int, ...], length: int) -> list[dict[str, 
                 for kind in ("foreach", "fused"):
                     measured = measure_row(model, batch, precision, kind)
                     profiles[batch_size].fused = kind == "fused"
-                    said = profiles[batch_size].simulate("blocks" if way == "recompute" else ())
+                    predicted = profiles[batch_size].simulate("blocks" if way == "recompute" else ())
                     row = {
                         "model": name,
                         "batch": batch_size,
@@ -127,9 +127,9 @@ def measure(name: str, batches: tuple[int, ...], length: int) -> list[dict[str, 
                         "way": way,
                         "optimizer": kind,
                         **measured,
-                        "predicted_first_peak_bytes": said.first_peak_bytes,
-                        "predicted_peak_bytes": said.steady_peak_bytes,
-                        "predicted_reserved_bytes": said.reserved_bytes,
+                        "predicted_first_peak_bytes": predicted.first_peak_bytes,
+                        "predicted_peak_bytes": predicted.steady_peak_bytes,
+                        "predicted_reserved_bytes": predicted.reserved_bytes,
                         "held_out": batch_size != batches[0],
                         "profile_seconds": round(seconds, 2),
                     }

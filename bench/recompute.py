@@ -84,7 +84,7 @@ def peak_bytes(case: Case, way: str) -> int:
     """The peak of a steady step, by the allocator; 0 without a GPU."""
     if case.device != "cuda":
         return 0
-    torch._C._cuda_clearCublasWorkspaces()  # those of the way before: each thread that multiplied has one
+    torch._C._cuda_clearCublasWorkspaces()  # those of the variant before: each thread that multiplied has one
     model, optimizer = case.make(way)
     for _ in range(3):
         case.step(model, optimizer)

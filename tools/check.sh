@@ -59,8 +59,8 @@ stable_abi() {
 }
 
 mkdir -p build
-step "include law" python python tools/check_includes.py
-step "import law" python python tools/check_imports.py
+step "order of includes" python python tools/check_includes.py
+step "order of imports" python python tools/check_imports.py
 step "one place for names and figures" python python tools/check_vocabulary.py
 step "silence and documentation of the core" python python tools/check_source.py
 step "public header as C and C++" c++ header_alone

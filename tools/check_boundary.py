@@ -46,7 +46,7 @@ def check_lengths(text: str) -> list[str]:
 
 
 def declared_names(text: str) -> Names:
-    """What a stub file says that the module has. Aliases of types and dictionaries with types are for checkers only."""
+    """The names that a stub file declares. Type aliases and TypedDicts exist for type checkers only."""
     names: Names = {}
     for node in ast.parse(text).body:
         if isinstance(node, ast.AnnAssign):

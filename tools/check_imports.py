@@ -1,4 +1,4 @@
-"""The law of imports of docs/ARCHITECTURE.md: which part of the Python package may import which, and how.
+"""The order of imports in docs/ARCHITECTURE.md: which part of the Python package may import which, and how.
 
 A part may import the parts that are named for it below, always at the top of a file. Imports for type checkers alone
 (under TYPE_CHECKING) bring nothing in when a program runs, and may go where they are named. No module uses a private

@@ -1,4 +1,4 @@
-"""The dependency law of docs/ARCHITECTURE.md: which folder of src/, and of the extension, may include which."""
+"""The order of includes in docs/ARCHITECTURE.md: which folder of src/, and of the extension, may include which."""
 
 import re
 import sys
@@ -23,7 +23,7 @@ ALLOWED = {
 }
 # The brain decides in whole numbers: no floating-point types where a decision is made.
 NO_FLOAT = {"profile", "sim", "plan", "policy"}
-# The extension: its two halves share core.h and know nothing of each other.
+# The extension: its two halves share core.h and do not include each other.
 EXTENSION = {
     "core.h": set(),
     "module.c": {"core.h", "bind/bind.h", "recompute/recompute.h"},

@@ -41,7 +41,7 @@ def undocumented() -> list[str]:
 
 
 def merge_leftovers() -> list[str]:
-    """Lines that a merge left behind, in any file."""
+    """Conflict markers of a merge, in any file."""
     command = ["git", "-C", str(ROOT), "grep", "-nE", "^(<{7}|>{7}|[|]{7}) "]
     return subprocess.run(command, capture_output=True, text=True).stdout.splitlines()
 

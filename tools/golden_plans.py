@@ -1,8 +1,8 @@
 #!/usr/bin/env python
-"""Golden plans: what the engine decides for a list of models, cards, modes and budgets, with every technique declared.
+"""Golden plans: what the engine decides for a list of models, cards, modes and budgets, with every technique allowed.
 
 Plans are made from stored profiles, so that they change with the engine and with nothing else. Without arguments it
-writes tests/golden/plans.txt and what docs/PLANNING.md shows of it anew; review the difference like code.
+rewrites tests/golden/plans.txt and the parts of docs/PLANNING.md that show it; review the difference like code.
 
     python tools/golden_plans.py              write plans and documentation
     python tools/golden_plans.py --profiles   trace the models, too (needs transformers; after a change of the profiler)
@@ -65,7 +65,7 @@ def _legend(title: str, rows: Iterable[tuple[str, str]]) -> str:
 
 
 LEGEND = f"""\
-# Golden plans, one a line: tools/golden_plans.py writes this file, tests/python/test_golden.py makes every line anew.
+# Golden plans, one a line: tools/golden_plans.py writes this file, tests/python/test_golden.py checks every line.
 #
 # model, batch x length | card | mode | budget in GB ("-": 85 % of the card) | model options | what is done to the
 # layers, in order | peak and budget in GB | step in ms, and how much longer than the plain one | host memory in GB
@@ -73,7 +73,7 @@ LEGEND = f"""\
 {_legend("model options", ((option.identifier, option.name) for option in MODEL_OPTIONS))}
 {_legend("layers", ((action.letter, action.name) for action in ACTIONS))}
 #
-# Techniques that this version cannot run are allowed; {HOST_GB} GB of host memory may be used, or what "host" says.
+# Techniques that this version cannot run are allowed; {HOST_GB} GB of host memory may be used, or what "host" gives.
 # "refused": no plan fits.
 """
 
@@ -207,7 +207,7 @@ def line(case: Case, plan: Plan | BudgetError) -> str:
 
 
 def make_all(asked: Iterable[Case]) -> dict[Case, Plan | BudgetError]:
-    """Several at once: the engine works without the interpreter's lock."""
+    """Several at once: the engine releases the interpreter's lock."""
     wanted = list(asked)
     with ThreadPoolExecutor(2) as pool:
         return dict(zip(wanted, pool.map(make, wanted)))
@@ -275,7 +275,7 @@ def explanation(case: Case) -> str:
 
 
 def documented(document: str) -> str:
-    """The documentation with what it shows of the plans written anew, between its marks."""
+    """The documentation, with the plans between its marks rewritten."""
     parts = {"table": table(), **{name: explanation(case) for name, case in EXPLAINED.items()}}
     for name, part in parts.items():
         mark = re.compile(f"(<!-- golden: {name} -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -287,7 +287,7 @@ def documented(document: str) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--profiles", action="store_true", help="trace the models anew, too")
+    parser.add_argument("--profiles", action="store_true", help="trace the models again, too")
     parser.add_argument("--table", action="store_true", help="print the table of the documentation")
     parser.add_argument("--explain", metavar="CASE", help="print why: model/card/mode[/budget]")
     asked = parser.parse_args()

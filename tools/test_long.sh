@@ -1,6 +1,6 @@
 #!/bin/sh
 # What `make test-long` runs after `make test`: test_long.sh FUZZ_SECONDS CMAKE CTEST PYTEST
-# It says what each part does and how long it took; all of it takes at most an hour on two cores.
+# It prints what each part does and how long it took; all of it takes at most an hour on two cores.
 set -eu
 seconds=$1 cmake=$2 ctest=$3 pytest=$4
 

@@ -71,7 +71,7 @@ def __getattr__(name: str) -> object:
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if home not in _WITHOUT_TORCH:
-        importlib.import_module("._base.require", __name__)  # says what to do where torch is missing
+        importlib.import_module("._base.require", __name__)  # explains what to do if torch is missing
     value: object = getattr(importlib.import_module(f".{home}", __name__), name)
     globals()[name] = value
     return value

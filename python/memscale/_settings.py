@@ -1,7 +1,7 @@
-"""Classes of settings whose fields say everything about themselves.
+"""Classes of settings whose fields are declared in one place.
 
-A field is declared once, by :func:`setting`: default, which values are allowed, what it means, what it contradicts, and
-whether this version has what it asks for. The constructor, its signature, the messages, the docstring and
+A field is declared once, by :func:`setting`: its default, its allowed values, what it means, what it contradicts,
+and whether this version has what it asks for. The constructor, its signature, the messages, the docstring and
 docs/CONFIG.md are made from that. Values are checked when an object is made, and it never changes afterwards.
 """
 
@@ -227,7 +227,7 @@ def _reject_unknown(settings: type[Settings], given: Iterable[str]) -> None:
 
 
 def _signature_of(settings: type[Settings]) -> inspect.Signature:
-    """The constructor as the fields declare it; a field with a converter takes whatever that takes."""
+    """The constructor as the fields declare it; a field with a converter takes what the converter takes."""
     hints = typing.get_type_hints(settings)
     parameters = []
     for field in fields_of(settings):

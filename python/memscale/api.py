@@ -62,9 +62,9 @@ def optimize(
     config: Config | None = None,
     sample_input: Any = None,
 ) -> Iterator[Executor]:
-    """MemScale for the length of a ``with`` block; yields the executor and detaches at the end, whatever happens.
+    """Attach MemScale for a ``with`` block: yields the executor, and always detaches at the end.
 
-    Knows the optimizer, so that its state is part of the estimate.
+    It is given the optimizer, so the optimizer's state is part of the plan.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"memscale.optimize takes a torch.nn.Module, not {type_name(model)}")
@@ -79,14 +79,14 @@ def optimize(
 
 
 def detach(model: Any) -> None:
-    """Take MemScale off a model (or a Trainer's model) again: everything is as it was before ``wrap``."""
+    """Detach MemScale from a model (or from a Trainer's model): everything is as it was before ``wrap``."""
     executor = executor_of(model)
     if executor is None:
         warnings.warn(f"memscale.detach: {type_name(model)} is not wrapped", MemScaleWarning, stacklevel=2)
         return
     if executor.in_context:
         raise MemScaleError(
-            "this model is inside an active memscale.optimize block, which detaches by itself at its end"
+            "this model is inside an active memscale.optimize block, which detaches it when the block ends"
         )
     executor.detach()
 
@@ -118,7 +118,7 @@ def _attach(
                 "give the settings to optimize()"
             )
         warnings.warn(
-            "this model was wrapped before; its old plan is replaced (memscale.detach first avoids this warning)",
+            "this model is wrapped already; its plan is replaced (call memscale.detach first to avoid this warning)",
             MemScaleWarning,
             stacklevel=4,
         )

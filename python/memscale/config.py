@@ -39,7 +39,7 @@ class OptimizationMode(enum.Enum):
 
 
 class _Mode(NamedTuple):
-    defaults: Mapping[str, Any]  # of the fields whose default is another one in this mode
+    defaults: Mapping[str, Any]  # of the fields whose default differs in this mode
     max_slowdown: float | None
 
 
@@ -79,7 +79,7 @@ class AsyncOffloadConfig(Settings):
 
 
 def _read_mode(value: OptimizationMode | str) -> Any:
-    """A mode by its name; anything else as it is, for the check to judge."""
+    """A mode by its name; anything else is returned as it is, and the check refuses it."""
     names = {mode.value: mode for mode in OptimizationMode}
     return names.get(value.lower(), value) if isinstance(value, str) else value
 
@@ -173,8 +173,8 @@ class Config(Settings):
         check=BOOLEAN,
     )
     on_oom: _Outcome = setting(
-        "After a step that ran out of memory: 'replan' makes a leaner plan from the next forward on, 'raise' only "
-        "adds a report to the error.",
+        "After a step that ran out of memory: 'replan' makes a plan that needs less memory, for the "
+        "next forward; 'raise' only adds a report to the error.",
         default="replan",
         check=one_of(_Outcome),
         missing="handling of out-of-memory errors",

@@ -38,12 +38,12 @@ class Entry(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ParetoPoint:
-    """One point of the trade between memory and time.
+    """One point of the trade-off between memory and time.
 
     Attributes:
         peak_bytes: the predicted peak.
         step_seconds: the predicted time of a step.
-        host_bytes: host memory that is filled.
+        host_bytes: host memory that is used.
         n_changed: layers to which something is done.
         model_options: what is done to the model as a whole, as in :attr:`Plan.model_options`.
     """
@@ -80,20 +80,20 @@ class Plan:
             the optimizer), ``"offload"`` (optimizer state in host memory), ``"offload_gradients"``, ``"tile_loss"``.
         baseline_peak_bytes: the peak when nothing is done.
         predicted_peak_bytes: the peak with this plan.
-        parts: what that peak is made of, by category; ``"rest"`` is what blocks are larger than their tensors, and what
-            the engine rounds up. Empty where that is unknown.
-        place: where that peak is: the layer, or None, and the phase; None where that is unknown.
+        parts: what that peak is made of, by category; ``"rest"`` is by how much blocks are larger than their tensors,
+            and what the engine rounds up. Empty if unknown.
+        place: where that peak is: the layer (or None) and the phase; None if unknown.
         budget_bytes: what the plan may use.
-        margin_bytes: of the budget, left free for what a prediction may be wrong by.
-        host_limit_bytes: host memory that the plan may fill.
-        host_bytes: host memory that it fills.
-        baseline_step_seconds: the time of a step when nothing is done; 0 where that is unknown.
-        step_seconds: the time of a step with this plan; 0 where that is unknown.
+        margin_bytes: the part of the budget that is left free, for errors of the prediction.
+        host_limit_bytes: host memory that the plan may use.
+        host_bytes: host memory that it uses.
+        baseline_step_seconds: the time of a step when nothing is done; 0 if unknown.
+        step_seconds: the time of a step with this plan; 0 if unknown.
         predicted_slowdown: extra step time of this plan, as a fraction of the plain step.
-        shape: batch and length of the input that it was made for; 0 where there is none.
+        shape: batch and length of the input that it was made for; 0 for one that the input does not have.
         fits: is the predicted peak within the budget?
         skipped: was the model left alone because it fits easily?
-        provisional: is it the lean start before the first batch was seen?
+        provisional: is every layer recomputed only because no batch has been seen yet?
         fingerprint: a stable hash of what the plan does.
         core: the plan as the extension has it.
     """
@@ -164,7 +164,7 @@ class Plan:
         return self.core.explain()
 
     def pareto(self, n_points: int = 16) -> tuple[ParetoPoint, ...]:
-        """The trade between memory and time that this model has, whatever the budget: from the fastest to the leanest.
+        """The trade-off between memory and time at any budget: from the fastest plan to the smallest peak.
 
         Raises:
             MemScaleError: the plan was read from a file, which does not have the profile that this takes.

@@ -1,7 +1,7 @@
-"""Know before running: what a training step needs, layer by layer, and whether it fits.
+"""What a training step needs, layer by layer, and whether it fits, before it runs.
 
-:func:`profile` traces a step (on tensors without memory wherever that is possible), :func:`predict` says what it will
-take on a device. Everything after the trace is C: liveness, the allocator, time.
+:func:`profile` traces a step (on tensors without memory wherever possible); :func:`predict` predicts what it needs on a
+device. Everything after the trace is computed in C: lifetimes of tensors, torch's allocator, time.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class UnitProfile:
 
 @dataclasses.dataclass(frozen=True)
 class Segment:
-    """A segment of a step: one phase inside a layer, or between layers (``unit`` is then None)."""
+    """A segment of a step: one phase inside one layer, or between layers (``unit`` is None there)."""
 
     unit: str | None
     phase: str
@@ -153,7 +153,7 @@ class Profile:
 
         Args:
             recompute: names of layers that are recomputed; ``"all"`` for every one, ``"blocks"`` for the repeated ones.
-            device: another device than the one that it was made for.
+            device: the device to simulate; by default the one that the profile was made for.
             limit_bytes: what torch's allocator may reserve; 0: no limit.
             resumed: the optimizer's state exists from the start.
             keep_gradients: gradients are set to zero between steps, not to None.
@@ -197,7 +197,7 @@ class Profile:
     ) -> tuple[_core.Profile, bytes | None, int]:
         """What the extension takes: the profile, the actions of its units, and how the step runs."""
         chosen = self._recomputed(recompute)
-        flags = 0 if chosen else _core.SIMULATE_ENGINE_THREAD  # attached, backward stays on the calling thread
+        flags = 0 if chosen else _core.SIMULATE_ENGINE_THREAD  # recomputing: backward is on the caller's thread
         for wanted, flag in (
             (self.fused, _core.SIMULATE_FUSED),
             (resumed, _core.SIMULATE_RESUMED),
@@ -219,7 +219,7 @@ class Profile:
         return Profile(core, plain, self.device, fused=self.fused, why_empirical=self.why_empirical)
 
     def to_json(self) -> str:
-        """The profile as JSON text: a profile taken on one machine plans on another."""
+        """The profile as JSON text: a profile that is made on one machine can be planned for on another."""
         return self.core.to_json()
 
     def _recomputed(self, recompute: Collection[str] | str) -> set[str]:
@@ -267,14 +267,14 @@ class Profile:
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-    """What a training step will take, before it runs.
+    """What a training step needs, predicted before it runs.
 
     Attributes:
-        peak_bytes: the most that is allocated, as ``torch.cuda.max_memory_allocated`` would say.
+        peak_bytes: the most that is allocated, as ``torch.cuda.max_memory_allocated`` reports it.
         low_bytes, high_bytes: the error band.
         reserved_bytes: the most that torch's allocator takes from the device if nothing limits it.
-        usable_bytes: what it can have on the device, or the budget.
-        fits: does the step run there?
+        usable_bytes: what the allocator can use on the device, or the budget.
+        fits: does the step fit?
         parts: what the peak is made of.
         place: where the peak is: the layer, or None, and the phase.
         step_seconds: how long a step takes, modelled.
@@ -314,18 +314,18 @@ def profile(
         sample_input: one batch: a tensor, a tuple of positional inputs or a dict of keyword inputs. It may be on the
             meta device: what counts is its shape.
         optimizer: the one that will be used; without it, AdamW.
-        config: ``use_static_profiling`` and ``use_empirical_fallback`` say how.
+        config: settings, of which ``use_static_profiling`` and ``use_empirical_fallback`` apply.
         loss: the loss from the model's output. Without it: the output's ``loss``, or the sum of its tensors.
         precision: ``"fp32"``, ``"bf16"`` and ``"fp16"`` (autocast), ``"pure-bf16"`` and ``"pure-fp16"`` (the model
             converted); None: as the model is, with the autocast that is on now.
         device: ``"cuda"``, ``"cpu"``, or the name of a GPU (``"rtx3090"``) which need not be here; None: where the
             model is.
         evaluation: a forward without gradients in place of a training step.
-        shapes: trace it at a few more batch sizes and lengths, so that :meth:`Profile.at` knows the others. The first
+        shapes: trace it at a few more batch sizes and lengths, so that :meth:`Profile.at` works for others. The first
             dimension of an input counts as its batch, the second of indices and masks as its length.
 
     Raises:
-        MemScaleError: neither way works, or the step is not of one form at all shapes; the text says why.
+        MemScaleError: the step can be neither analysed nor run, or it changes its form with the shape.
         TypeError, ValueError: an argument is of the wrong type or out of range.
     """
     settings, args, kwargs = check_arguments(model, sample_input, optimizer, config)
@@ -372,7 +372,7 @@ def predict(
     evaluation: bool = False,
     recompute: Collection[str] | str = (),
 ) -> Prediction:
-    """Say what a training step will take, before anything runs. Arguments are those of :func:`profile`.
+    """Predict what a training step needs, before anything runs. The arguments are those of :func:`profile`.
 
     Args:
         recompute: predict it with these layers recomputed; ``"all"``, ``"blocks"`` or names.

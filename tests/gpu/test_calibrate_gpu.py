@@ -1,4 +1,4 @@
-"""Calibration of a real GPU: figures that can be true, in time, and nothing left behind."""
+"""Calibration of a real GPU: plausible figures, within its time, and nothing stays changed."""
 
 import gc
 import time
@@ -25,7 +25,7 @@ def state():
 
 
 def product():
-    """So that cuBLAS and its workspace are there already."""
+    """So that cuBLAS and its workspace exist already."""
     x = torch.ones(64, 64, device="cuda")
     return (x @ x).sum().item()
 

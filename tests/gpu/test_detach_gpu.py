@@ -33,7 +33,7 @@ def test_after_training(name, everything, quiet_config):
     check_after_training(name, quiet_config, torch.device("cuda"), everything)
 
 
-def test_no_memory_is_left_behind(quiet_config):
+def test_all_memory_is_freed(quiet_config):
     model = zoo.make("gpt2").cuda()
     zoo.train(model, zoo.batch_of("gpt2"))
     model.zero_grad()

@@ -1,5 +1,5 @@
 """Every test runs with deterministic algorithms and one thread of torch: pytest-xdist fills the cores, and a test that
-needs more threads says so. Nothing reaches a network."""
+needs more threads sets them. Nothing reaches a network."""
 
 import gc
 import os
@@ -31,7 +31,7 @@ def _repeatable():
     gc.freeze()  # what the last tests left need not be searched again: a collection then takes milliseconds
     yield
     gc.collect()
-    assert not lock._is_owned(), "a unit left the lock of the random generators behind"
+    assert not lock._is_owned(), "a unit still holds the lock of the random generators"
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +43,7 @@ def _fallback(request, monkeypatch):
 
 
 def skip_without_tool(reason):
-    """Skip what needs a tool that is not there. With MEMSCALE_REQUIRE_TOOLS=1, as in CI, that is a failure."""
+    """Skip what needs a tool that is not installed. With MEMSCALE_REQUIRE_TOOLS=1, as in CI, that is a failure."""
     if os.environ.get("MEMSCALE_REQUIRE_TOOLS") == "1":
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)
@@ -59,7 +59,7 @@ def no_warnings():
 
 @pytest.fixture
 def recomputed():
-    """The names of the units that were computed again, in order."""
+    """The names of the units that were recomputed, in order."""
     names: list[str] = []
     _core.set_observer(lambda unit: names.append(unit.name))
     yield names

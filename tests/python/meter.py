@@ -1,6 +1,6 @@
 """What tensors on the CPU really take: torch's own reports of every block that it allocates and frees.
 
-The yardstick for predictions, so it shares nothing with the package. A meter is opened before the model is built and
+The reference for predictions, so it shares nothing with the package. A meter is opened before the model is built and
 follows each block by its address: nothing needs to be guessed of what was there before. Marks divide the time.
 """
 
@@ -26,7 +26,7 @@ class Report(NamedTuple):
     path: str  # the operations that it happened in
 
 
-class Stretch(NamedTuple):
+class Span(NamedTuple):
     """What was measured between the begin and the end of a mark."""
 
     before: int
@@ -36,10 +36,10 @@ class Stretch(NamedTuple):
 
 
 class Meter:
-    """Records between enter and exit; figures are there afterwards."""
+    """Records between enter and exit; the figures are available afterwards."""
 
     def __init__(self) -> None:
-        self.marks: dict[str, Stretch] = {}
+        self.marks: dict[str, Span] = {}
         self._reports: list[Report] = []
 
     def __enter__(self) -> Meter:
@@ -59,11 +59,11 @@ class Meter:
         with torch.profiler.record_function(f"meter:{name}"):
             yield
 
-    def __getitem__(self, name: str) -> Stretch:
+    def __getitem__(self, name: str) -> Span:
         return self.marks[name]
 
     def at_peak(self, name: str, smallest: int = 0) -> list[tuple[int, str]]:
-        """The blocks that are there at the peak of a mark, the largest first: bytes, and who allocated it."""
+        """The blocks at the peak of a mark, the largest first: bytes, and what allocated it."""
         live: dict[int, tuple[int, str]] = {}
         for report in self._reports:
             if report.time_ns > self.marks[name].peak_ns:
@@ -92,7 +92,7 @@ class Meter:
         self._reports.sort(key=lambda report: report.time_ns)
         self.marks = {name: self._measure(start, end) for name, start, end in marks}
 
-    def _measure(self, start: int, end: int) -> Stretch:
+    def _measure(self, start: int, end: int) -> Span:
         live: dict[int, int] = {}
         current = before = peak = peak_ns = 0
         begun = False
@@ -108,4 +108,4 @@ class Meter:
                 current -= live.pop(report.address, 0)  # 0: it was there before the meter
             if begun and current > peak:
                 peak, peak_ns = current, report.time_ns
-        return Stretch(before, peak, current, peak_ns) if begun else Stretch(current, current, current, start)
+        return Span(before, peak, current, peak_ns) if begun else Span(current, current, current, start)

@@ -171,7 +171,7 @@ def test_a_plan_of_another_model(quiet_config):
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "nonsense", '{"memscale_plan": 99}', '{"memscale_plan": 1}'])
-def test_a_plan_that_is_none(text):
+def test_text_that_is_not_a_plan(text):
     with pytest.raises((ValueError, memscale.MemScaleError)):
         Plan.from_json(text)
     with pytest.raises(TypeError):

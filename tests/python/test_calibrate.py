@@ -32,7 +32,7 @@ TABLE = Rates.of_model("rtx3090")
 
 @pytest.fixture(autouse=True)
 def path(monkeypatch, tmp_path):
-    """The file that is used unless another one is named; nobody's own is touched."""
+    """The default file, in a folder of this test: the user's own file is not touched."""
     monkeypatch.setenv(_calibrate.VARIABLE, str(tmp_path / "calibration.json"))
     monkeypatch.setattr(_calibrate, "FULL", QUICK)
     return tmp_path / "calibration.json"
@@ -66,7 +66,7 @@ def test_models():
     assert _core.gpu_model("RTX 3090")["capability"] == 86
 
 
-def test_models_that_are_not_there():
+def test_unknown_models():
     for call in (_core.gpu_model, _core.Device.of_model, Rates.of_model):
         with pytest.raises(ValueError, match='no GPU "rtx 3091" is known; the closest is "rtx3090"'):
             call("rtx 3091")
@@ -77,7 +77,7 @@ def test_models_that_are_not_there():
             call("t4\0")
 
 
-def test_rates_there_and_back():
+def test_rates_round_trip():
     assert Rates.from_json(TABLE.to_json()) == TABLE
     assert TABLE.source == 0
     assert TABLE.memory_bytes < 24 << 30
@@ -152,7 +152,7 @@ def state():
 @pytest.mark.parametrize(
     "around", [contextlib.nullcontext, torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu")]
 )
-def test_nothing_is_left_behind(around, no_warnings):
+def test_nothing_stays_changed(around, no_warnings):
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
@@ -185,18 +185,18 @@ def test_the_switch_of_tf32(monkeypatch):
             assert getattr(matmul, name) == "before"
 
 
-def test_devices_that_are_not_there(monkeypatch):
+def test_devices_that_do_not_exist(monkeypatch):
     for wrong in ("gpu", "cuda:x", 3.5, [], "0"):
         with pytest.raises(ValueError, match="is not a device such as 'cpu'"):
             memscale.calibrate(wrong)
     with pytest.raises(ValueError, match="only CPUs and CUDA devices"):
         memscale.calibrate("meta")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(MemScaleError, match="torch can use no GPU here.*memscale doctor"):
+    with pytest.raises(MemScaleError, match="torch cannot use a GPU here.*memscale doctor"):
         memscale.calibrate("cuda")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(ValueError, match="'cuda:2' is not there, torch sees 2 GPUs"):
+    with pytest.raises(ValueError, match="'cuda:2' does not exist: torch sees 2 GPUs"):
         memscale.calibrate("cuda:2")
 
 
@@ -293,7 +293,7 @@ def test_a_gpu_that_cannot_be_measured(played_gpu, path, monkeypatch):
 # The file
 
 
-def test_where_the_file_lies(monkeypatch, tmp_path):
+def test_where_the_file_is(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", "/home/of me")
     monkeypatch.delenv(_calibrate.VARIABLE)
     for config, folder in (
@@ -331,7 +331,7 @@ def test_several_devices_in_one_file(instant, path):
     assert json.loads(path.read_text())["devices"]["A"] == {"kept": "as it is"}
 
 
-def test_a_file_of_ones_own(instant, path, tmp_path):
+def test_another_file(instant, path, tmp_path):
     for given in (tmp_path / "new/folder/file", str(tmp_path / "other.json")):
         assert memscale.calibrate("cpu", given) == TABLE
         assert _calibrate.load("cpu", given) == TABLE

@@ -1,4 +1,4 @@
-"""The check of imports finds what is planted, and nothing in the package as it is."""
+"""The check of imports finds planted violations, and none in the package as it is."""
 
 import importlib.util
 import sys

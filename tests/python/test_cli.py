@@ -195,7 +195,7 @@ def test_the_installed_script_is_the_same():
 
 @pytest.fixture
 def no_gpu(monkeypatch):
-    """No driver, whatever this machine has."""
+    """No driver, even if this machine has one."""
     monkeypatch.setattr(_gpu, "get", lambda: _core.Gpu(**NOWHERE))
 
 
@@ -259,9 +259,9 @@ def test_the_doctor_never_raises(monkeypatch, no_gpu):
 def test_the_doctor_leaves_no_trace(no_gpu, monkeypatch):
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     torch.use_deterministic_algorithms(True, warn_only=True)
-    seen, said = [], []
+    seen, logged = [], []
     _core.set_observer(seen.append)
-    _core.set_log(lambda level, text: said.append(text))
+    _core.set_log(lambda level, text: logged.append(text))
     try:
         state, filters = torch.get_rng_state(), list(warnings.filters)
         assert doctor()["cpu training"].status == "ok"
@@ -435,8 +435,8 @@ def test_checksum_of_bytes():
 
 
 def tool(name):
-    beside = Path(sys.executable).with_name(name)
-    return str(beside) if beside.exists() else shutil.which(name)
+    installed = Path(sys.executable).with_name(name)
+    return str(installed) if installed.exists() else shutil.which(name)
 
 
 @pytest.fixture(scope="session")
@@ -487,14 +487,14 @@ PREAMBLE = """
     def parts(gpu):
         return {name: (works, version, text) for name, works, version, text in gpu.components()}
 
-    said = []
-    _core.set_log(lambda level, text: said.append((level, text)))
+    logged = []
+    _core.set_log(lambda level, text: logged.append((level, text)))
 """
 
 
 @pytest.fixture
 def script(fake, tmp_path):
-    """Run a script with the extension and the fake libraries; it must end well and say nothing."""
+    """Run a script with the extension and the fake libraries; it must succeed and print nothing."""
 
     def run_script(code, **changes):
         text = textwrap.dedent(PREAMBLE) + textwrap.dedent(code)
@@ -598,8 +598,8 @@ def test_a_compiler_that_fails(script):
         gpu, address = make(), put()
         assert gpu.checksum(0, address, len(data), 0) == _core.checksum(data)
         assert parts(gpu)["nvrtc"][0]
-        assert any("identifier is undefined" in text for level, text in said)
-        assert parts(gpu)["ptx"][0] or any("on the host" in text for level, text in said if level == 1)
+        assert any("identifier is undefined" in text for level, text in logged)
+        assert parts(gpu)["ptx"][0] or any("on the host" in text for level, text in logged if level == 1)
         """,
         FAKE_NVRTC_LOG="kernel.cu(3): error: identifier is undefined",
     )
@@ -618,7 +618,7 @@ def test_caches_that_do_not_work(script):
                 assert works == folder_of_cache.endswith("cache")
                 assert text == ("switched off" if folder_of_cache == "" else text)
             gpu.close()
-        assert any(level == 1 and "not kept" in text and "/file" in text for level, text in said)
+        assert any(level == 1 and "not kept" in text and "/file" in text for level, text in logged)
 
         (name,) = os.listdir(work + "/cache")
         path = work + "/cache/" + name
@@ -638,7 +638,7 @@ def test_caches_that_do_not_work(script):
 
 
 def test_driver_calls_that_fail(script):
-    """Each call fails in turn: a right result or an exception that names it, and afterwards all works again."""
+    """Each call fails in turn: the result is right or an exception names the call, and everything works afterwards."""
     script(
         """
         names = {

@@ -1,4 +1,4 @@
-"""`memscale plan`: what it takes, what it writes, what it ends with."""
+"""`memscale plan`: its options, its output, its exit status."""
 
 import ast
 import contextlib

@@ -67,7 +67,7 @@ def test_the_plain_block():
 
 @pytest.mark.parametrize("when", [1, 2, 4])
 def test_attributes_that_change_only_later(when):
-    """In the checked run it leaves no trace, so repetitions run in place; what it does later is undone all the same."""
+    """In the checked run it leaves no trace, so recomputations run in place; what it does later is still undone."""
 
     class Late(Block):
         calls = 0
@@ -166,7 +166,7 @@ class Drawing(Block):
 @pytest.mark.parametrize("start", [0, 2])
 @pytest.mark.parametrize("source", ["python", "gauss", "numpy", "randn"])
 def test_other_generators(source, start):
-    """Also by a unit that did not draw from them when it was checked. gauss and randn hand out every second number
+    """Also by a unit that did not draw from them when it was checked. gauss and randn return every second number
     without a draw."""
 
     def go(wrap):
@@ -202,7 +202,7 @@ def test_other_generators_that_move_between_forward_and_backward():
 
 
 def test_another_bit_generator_of_numpy():
-    """Its memory is another one: then numpy is asked."""
+    """Its memory has another layout: numpy is asked for its state."""
 
     class Numpy(Block):
         def forward(self, x):
@@ -353,7 +353,7 @@ def test_a_model_that_moves_to_another_type_and_back():
         zoo.assert_same(*found)
 
 
-def test_repetitions_of_one_unit_exclude_each_other():
+def test_recomputations_of_one_unit_exclude_each_other():
     """Two graphs of one model, backward in two threads: the modules live in one state at a time."""
 
     busy, worst = {}, []
@@ -380,7 +380,7 @@ def test_repetitions_of_one_unit_exclude_each_other():
     assert max(worst) == 1
 
 
-def test_the_end_of_a_repetition(recomputed):
+def test_where_a_recomputation_stops(recomputed):
     """It stops after the last tensor that is needed, unless that is the mask of a small dropout."""
     ends = []
 
@@ -417,7 +417,7 @@ class Save(torch.autograd.Function):
 
 
 def run_saving(tensors):
-    """Run a unit that saves these tensors, whatever they are then; returns a function that unpacks the i-th of them."""
+    """Run a unit that saves the tensors of this list; returns a function that unpacks the i-th of them."""
     unit = _core.Unit("unit", nn.Identity(), lambda x: functools.reduce(Save.apply, tensors, x))
     args = (torch.ones(1, requires_grad=True),)
     out = _core.Call(unit, args, {}).run(args, {})

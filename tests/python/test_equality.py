@@ -62,7 +62,7 @@ def test_gradient_accumulation():
 
 
 class Lora(nn.Module):
-    """A frozen linear layer with a trainable low-rank path beside it."""
+    """A frozen linear layer with a trainable low-rank path next to it."""
 
     def __init__(self, base: nn.Module, features_in: int, features_out: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""`memscale estimate`: what it takes, what it writes, what it ends with, and the models that it knows by name."""
+"""`memscale estimate`: its options, its output, its exit status, and the models that it knows by name."""
 
 import dataclasses
 import io
@@ -199,7 +199,7 @@ FAMILIES = {entry.config: name for name, entry in reversed(_models.REGISTRY.item
 
 @pytest.mark.parametrize("name", list(FAMILIES.values()))
 def test_every_family_is_traced_without_running(name, monkeypatch):
-    """Two layers deep; the layers are alike."""
+    """Two equal layers."""
     entry = _models.REGISTRY[name]
     known = vars(getattr(transformers, entry.config)())
     shallow = {key: 2 for key in DEPTHS if key in entry.sizes or key in known}
@@ -212,7 +212,7 @@ def test_every_family_is_traced_without_running(name, monkeypatch):
 
 
 def test_lengths():
-    """A table of positions says how long a sequence may be; tensors without values would not."""
+    """Position embeddings limit the length of a sequence; a trace on meta tensors would not notice."""
     limits = {"gpt2": 1024, "opt-125m": 2048, "bert-base": 512, "roberta-base": 512, "distilbert": 512}
     limits |= {"bart-base": 1024, "whisper-small": 448, "t5-small": None, "vit-base": None, "qwen-0.5b": None}
     for name, limit in limits.items():
@@ -427,7 +427,7 @@ def test_usage_errors(capsys):
 
 def test_errors(capsys, monkeypatch, tiny):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    none = "torch can use no GPU here: name one with --gpu, such as rtx3060, rtx3090,"
+    none = "torch cannot use a GPU here: name one with --gpu, such as rtx3060, rtx3090,"
     cases = {
         ("gpt2-mediun", "t4"): "there is no model 'gpt2-mediun'. Did you mean 'gpt2-medium'?",
         ("meta-llama/Llama-3.1-8B", "t4"): "there is no model 'meta-llama/Llama-3.1-8B'. Nothing is downloaded: ",
@@ -542,7 +542,7 @@ def test_lists(capsys):
     assert {"name": "vit-base", "class": "ViTForImageClassification", "seq": None} in models
 
 
-# What it says
+# Its output
 
 
 def check_schema(report):
@@ -737,7 +737,7 @@ def test_bars(answers, show):
         assert "█" in chart[-1][at:]
         assert chart[-1].endswith("▒")
         starts = [line.index("█") for line in chart[:-1] if "█" in line]
-        assert starts == sorted(starts)  # one behind the other
+        assert starts == sorted(starts)  # one after the other
     assert not any(set("█▒│#") & set(line) for line in show(fits, 30))  # no room
     text = "\n".join(show(far, 80, "ascii"))
     assert "#" in text
@@ -805,7 +805,7 @@ def test_figures():
 
 
 def test_progress(monkeypatch):
-    """Nothing is said of what is quick, and nothing is left of what was said."""
+    """Quick work shows no progress, and a line of progress is removed afterwards."""
     stream = Terminal("utf-8")
     progress = _terminal.Progress(stream, delay=0.05)
     progress("quick")
@@ -829,9 +829,9 @@ def test_progress(monkeypatch):
 
 
 def test_progress_of_the_command(monkeypatch, tiny, capsys):
-    said = []
-    _estimate.run(request(tiny), said.append)
-    assert said == [f"making {tiny}", f"tracing {tiny}"]
+    lines = []
+    _estimate.run(request(tiny), lines.append)
+    assert lines == [f"making {tiny}", f"tracing {tiny}"]
 
 
 # Documents

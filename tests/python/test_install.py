@@ -22,7 +22,7 @@ def needed(path):
 
 
 def flags_of(pc, static=False):
-    """What pkg-config would say, from the file itself."""
+    """The answer of pkg-config, read from its file."""
     variables, fields = {"pcfiledir": str(pc.parent)}, {}
     for line in pc.read_text().splitlines():
         name, mark, value = re.match(r"([\w.]*)\s*([=:]?)\s*(.*)", line).groups()

@@ -1,4 +1,4 @@
-"""What is said, where, and that it leaves nothing behind."""
+"""What is logged, where it goes, and that logging is as before after detach."""
 
 import contextlib
 import io
@@ -33,7 +33,7 @@ def test_standard_output_while_attached(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert all(line.startswith("memscale: ") for line in lines)
     text = "\n".join(lines)
-    for words in ("host: ", "GB usable", "GPT2LMHeadModel", "start lean", "recompute", "predicted", "detached"):
+    for words in ("host: ", "GB usable", "GPT2LMHeadModel", "provisional: ", "recompute", "predicted", "detached"):
         assert words in text
     logger = logging.getLogger("memscale")
     with as_in_a_script():

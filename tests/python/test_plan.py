@@ -622,10 +622,10 @@ def test_plans_can_be_pickled_and_copied(planned, rich):
 
 def test_a_given_plan_stays(quiet_config):
     model = zoo.make("encoder")
-    lean = zoo.recompute_plan(model)
-    memscale.wrap(model, quiet_config.replace(force_optimize=False), plan=lean)
+    saved = zoo.recompute_plan(model)
+    memscale.wrap(model, quiet_config.replace(force_optimize=False), plan=saved)
     model(zoo.floats(2, 10, 32)).sum().backward()
-    assert model._memscale_executor.plan.layers == lean.layers
+    assert model._memscale_executor.plan.layers == saved.layers
     assert not model._memscale_executor.plan.provisional
 
 

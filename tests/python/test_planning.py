@@ -1,4 +1,4 @@
-"""From settings to requests: every row of the table of settings that says what a plan may do, and with how much."""
+"""From settings to requests: every setting that decides what a plan may use: techniques, memory and time."""
 
 import pytest
 import torch
@@ -57,7 +57,7 @@ def test_modes(gpu, mode, actions, options):
 
 @pytest.mark.parametrize("mode", ["conservative", "balanced", "aggressive"])
 def test_fields_win_over_the_mode(gpu, mode):
-    """Each field by itself, on and off, in every mode: it says all that there is to say about its techniques."""
+    """Each field by itself, on and off, in every mode: it alone decides about its techniques."""
     base = {"enable_checkpointing": False, "enable_offloading": False, "enable_tiling": False}
     base |= {"use_mixed_precision": False, "use_8bit_optimizer": False}
     assert names(asked(gpu, mode, **base)) == (set(), set())
@@ -80,7 +80,7 @@ def test_recomputing_from_offloaded_inputs_needs_both(gpu):
 
 
 def test_only_what_an_executor_runs(gpu):
-    """The table of C says what this version can run; the executor has a handler for exactly that."""
+    """The table in C marks the actions that this version can run; the executor has a handler for exactly these."""
     runnable = {action.identifier for action in ACTIONS if action.is_runnable}
     assert runnable == set(HANDLERS)
     assert not any(option.is_runnable for option in MODEL_OPTIONS)
@@ -223,7 +223,7 @@ def test_the_lean_start(gpu):
     plan = request.create(_core.profile_from_units(rows, 10**9, 0), provisional=True)
     assert plan.provisional
     assert plan.n_recomputed == 3
-    assert "start lean: recompute 3 of 3 layers" in repr(plan)
+    assert "provisional: recompute 3 of 3 layers" in repr(plan)
     assert not plan.settled().provisional
     assert plan.settled().layers == plan.layers
 

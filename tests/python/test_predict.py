@@ -74,7 +74,7 @@ def bf16_peaks():
                 output = module(value)
             with meter.mark(f"{name} backward"):
                 torch.autograd.grad(output, (value, module.weight), torch.ones_like(output))
-    return {name: stretch.peak - stretch.before for name, stretch in meter.marks.items()}
+    return {name: span.peak - span.before for name, span in meter.marks.items()}
 
 
 def skip_unknown_bf16():
@@ -84,13 +84,13 @@ def skip_unknown_bf16():
         pytest.skip(f"torch's bf16 kernels here take {bf16_peaks()} bytes, those that predictions know {BF16_PEAKS}")
 
 
-def assert_close(said, meter):
-    for mark, predicted in (("first", said.first_peak_bytes), ("steady", said.steady_peak_bytes)):
+def assert_close(simulated, meter):
+    for mark, predicted in (("first", simulated.first_peak_bytes), ("steady", simulated.steady_peak_bytes)):
         measured = meter[mark].peak
         top = "\n".join(f"{n} {path}" for n, path in meter.at_peak(mark)[:20])
         error = f"{mark} step: {predicted} predicted, {measured} measured ({predicted / measured - 1:+.2%})"
         assert predicted == pytest.approx(measured, rel=TOLERANCE), f"{error}; at the peak:\n{top}"
-    assert said.idle_bytes == pytest.approx(meter["steady"].after, rel=TOLERANCE)
+    assert simulated.idle_bytes == pytest.approx(meter["steady"].after, rel=TOLERANCE)
 
 
 def check(
@@ -112,8 +112,8 @@ def check(
     known = memscale.profile(model, args or kwargs, optimizer=updater, config=config, loss=loss, precision=precision)
     del model
     for recompute in ways:
-        said = known.simulate("all" if recompute else ())
-        assert_close(said, train(build, batch, loss_of or loss, precision, optimizer, recompute))
+        simulated = known.simulate("all" if recompute else ())
+        assert_close(simulated, train(build, batch, loss_of or loss, precision, optimizer, recompute))
     return known
 
 
@@ -212,7 +212,7 @@ def test_kernels_take_memory_for_every_thread():
 
 
 def everything(output):
-    """What the profiler takes as the loss if nobody says: the sum of all outputs."""
+    """The profiler's default loss: the sum of all outputs."""
     parts = output if isinstance(output, tuple) else vars(output).values() if hasattr(output, "hidden") else (output,)
     total = None
     for part in parts:
@@ -227,12 +227,12 @@ def test_a_model_without_a_loss(name):
 
 
 def test_pure_bf16():
-    """The model itself in bf16: said by name, and seen."""
+    """The model itself in bf16: by the name of the precision, and as it is found."""
     name = "gpt2"
     args, kwargs = LARGE.batch_of(name)
-    said = memscale.profile(LARGE.make(name), args or kwargs, precision="pure-bf16").simulate()
+    simulated = memscale.profile(LARGE.make(name), args or kwargs, precision="pure-bf16").simulate()
     seen = memscale.profile(LARGE.make(name).bfloat16(), args or kwargs).simulate()
-    assert said == seen
+    assert simulated == seen
     assert_close(
         seen,
         train(lambda: LARGE.make(name).bfloat16(), lambda: LARGE.batch_of(name), zoo.loss_of, "", "adamw", False),
@@ -498,7 +498,7 @@ def test_types_of_masks(dtype):
 
 
 def test_what_the_mask_says_matters():
-    """All ones is no mask: torch then needs none either. On the meta device nobody can tell: then it is one."""
+    """A mask of ones is no mask: torch needs none then. On the meta device its values are unknown: it counts."""
     model = LARGE.make("llama")
 
     def peak(kind, device="cpu"):
@@ -521,7 +521,7 @@ def test_tied_weights():
 
 
 class Adapted(nn.Module):
-    """A linear layer that is frozen, with a small one beside it that is trained."""
+    """A linear layer that is frozen, with a small one next to it that is trained."""
 
     def __init__(self, linear):
         super().__init__()

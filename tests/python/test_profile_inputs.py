@@ -112,13 +112,13 @@ def test_large_models_take_no_memory(name):
     [(0, 64), (1, 64), (2, 0, 64)],
     ids=["no rows", "one row", "no length"],
 )
-def test_batches_that_are_hardly_there(shape):
+def test_empty_and_tiny_batches(shape):
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4))
     known = memscale.profile(model, zoo.floats(*shape))
     assert known.peak_bytes >= 4 * sum(p.nbytes for p in model.parameters())
 
 
-def test_a_convolution_of_nothing():
+def test_a_convolution_of_an_empty_batch():
     assert memscale.profile(LARGE.make("unet"), zoo.floats(0, 3, 16, 16)).peak_bytes > 0
 
 
@@ -208,12 +208,12 @@ def test_a_loss_that_cannot_be_called(loss):
         (lambda output: output.detach().sum(), "no gradient"),
     ],
 )
-def test_a_loss_that_is_none(loss, reason):
+def test_what_a_loss_must_return(loss, reason):
     with pytest.raises(MemScaleError, match=f"loss must return.*{reason}"):
         memscale.profile(mlp(), X, loss=loss)
 
 
-def test_a_loss_of_ones_own():
+def test_a_loss_function():
     target = torch.arange(8) % 16
     for loss in (
         lambda output: nn.functional.cross_entropy(output, target.to(output.device)),
@@ -313,16 +313,16 @@ def test_wrapped_models_are_refused(quiet_config):
 
 
 @pytest.mark.parametrize("recompute", ["everything", ["0", "nothing"], "0"])
-def test_units_that_are_not_there(recompute):
+def test_unknown_units(recompute):
     with pytest.raises(ValueError, match="there is no layer|names of layers"):
         memscale.predict(mlp(), X, recompute=recompute)
 
 
 def test_budgets_and_bands():
-    said = memscale.predict(mlp(), X)
-    assert said.fits
-    assert said.low_bytes < said.peak_bytes < said.high_bytes
-    assert sum(said.parts.values()) == said.peak_bytes
+    predicted = memscale.predict(mlp(), X)
+    assert predicted.fits
+    assert predicted.low_bytes < predicted.peak_bytes < predicted.high_bytes
+    assert sum(predicted.parts.values()) == predicted.peak_bytes
     tight = memscale.predict(mlp(), X, config=memscale.Config(memory_budget_gb=1e-4))
     assert not tight.fits
     assert tight.usable_bytes == 100_000

@@ -1,4 +1,4 @@
-"""A profile leaves everything as it was: model, gradients, optimizer, inputs, random numbers; whatever happens."""
+"""A profile leaves everything as it was, even after errors: model, gradients, optimizer, inputs, random numbers."""
 
 import gc
 import random
@@ -66,7 +66,7 @@ def test_nothing_changes(name, way):
     model, sample = zoo.make(name), sample_of(name)
     args, kwargs = zoo.batch_of(name)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    if name in ("gpt2", "resnet", "mlp"):  # in the middle of training: gradients are there, and moments
+    if name in ("gpt2", "resnet", "mlp"):  # in the middle of training, with gradients and moments
         zoo.loss_of(model(*args, **kwargs)).backward()
         optimizer.step()
     everything = Everything(model, sample, optimizer)
@@ -209,7 +209,7 @@ class Chosen(nn.Module):
 
 
 class Loop(nn.Module):
-    """As many rounds as the data says."""
+    """The number of rounds depends on the data."""
 
     def __init__(self):
         super().__init__()
@@ -298,7 +298,7 @@ def test_layers_that_are_left_out_now_and_then_count(seed):
     assert memscale.profile(LayerDrop(0.3), zoo.floats(4, 8)).peak_bytes == whole
 
 
-def test_the_reason_is_said():
+def test_the_reason_is_reported():
     known = memscale.profile(Item(), zoo.floats(4, 8))
     assert known.source == "empirical"
     assert "values" in known.why_empirical
@@ -444,7 +444,7 @@ def test_nothing_stays_alive(way):
 
 
 @pytest.mark.parametrize("way", CONFIGS)
-def test_training_goes_on_as_if_nothing_had_been(way):
+def test_training_goes_on_unchanged(way):
     """Between two steps a profile is taken: losses, gradients, moments and random numbers are those without it."""
 
     def train(between):

@@ -70,7 +70,7 @@ class Traced:
 
 
 def simulations(profile):
-    """Everything that can be said of a profile, with units kept, recomputed, and some of each."""
+    """All simulations of a profile: units plain, recomputed, and some of each."""
     n = len(profile.units())
     plans = [None, array("i", [1] * n).tobytes(), array("i", [i % 2 for i in range(n)]).tobytes()]
     flags = (0, _core.SIMULATE_ALLOCATOR, _core.SIMULATE_ALLOCATOR | _core.SIMULATE_ENGINE_THREAD)
@@ -166,7 +166,7 @@ def test_what_cannot_be_fitted(gpt2, batches):
 
 
 def test_frontiers(batches):
-    """The first point recomputes as much as a simulation says; the others trade bytes for time."""
+    """The first point recomputes as much as a simulation does; the others trade bytes for time."""
     profile = batches[1]
     units = [name for name, *_ in profile.units()]
     kept = profile.simulate(CPU)["step_ns"]

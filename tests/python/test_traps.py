@@ -1,4 +1,4 @@
-"""What PyTorch does behind the scenes, and must not break a recomputation (or be broken by it)."""
+"""What PyTorch does implicitly, which must not break a recomputation or be broken by it."""
 
 import gc
 import itertools
@@ -884,7 +884,7 @@ def test_opaque_inputs_are_not_recomputed(recomputed, no_warnings):
 
 
 @pytest.mark.parametrize("kind", ["dataclass", "ordered", "default", "named"])
-def test_states_that_the_parent_changes_later(kind):
+def test_state_that_the_parent_changes_later(kind):
     import collections
     import dataclasses
 
@@ -1233,7 +1233,7 @@ def test_odd_containers_as_inputs():
             return super().__new__(cls, x, x * 2)
 
     class Shrinks(dict):
-        """Copying it empties the list beside it."""
+        """Copying it empties the list next to it."""
 
         def __copy__(self):
             Shrinks.victim.clear()
@@ -1284,6 +1284,6 @@ def test_an_interrupt_in_a_recomputation_leaves_the_modules_alone(where):
     assert torch.equal(before, torch.get_rng_state())
     assert [id(vars(m)) for m in model.modules()] == dicts
     armed = False
-    step(model)  # no lock was left behind, no module in another state
+    step(model)  # no lock is still held, no module is in another state
     memscale.detach(model)
     assert not any("forward" in vars(m) for m in model.modules())

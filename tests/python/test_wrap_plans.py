@@ -1,4 +1,4 @@
-"""Plans as users get them: from a static profile, when the first batch is there, and for batches that change."""
+"""Plans as users get them: from a static profile, made at the first batch, and for batches of other sizes."""
 
 import copy
 import itertools
@@ -69,7 +69,7 @@ def test_a_sample_settles_the_plan_at_once():
 
 
 class Spy(nn.Module):
-    """Says what it saw of the world: devices of its inputs, calls of its hooks."""
+    """Records what it sees: devices of its inputs, calls of its hooks."""
 
     def __init__(self):
         super().__init__()
@@ -261,8 +261,8 @@ def test_a_larger_batch_gets_a_plan_of_its_own(caplog, recomputed):
             assert plan.predicted_peak_bytes <= plan.budget_bytes - plan.margin_bytes
             assert bool(recomputed) == (n == 2)
     memscale.detach(model)
-    said = [record.message for record in caplog.records if "for batches like" in record.message]
-    assert len(said) == 2  # one for each shape, not for each batch
+    messages = [record.message for record in caplog.records if "for batches like" in record.message]
+    assert len(messages) == 2  # one for each shape, not for each batch
 
 
 def test_a_batch_that_cannot_fit_is_refused_before_it_runs():

@@ -497,7 +497,7 @@ def device_with(device: _core.Device, **changes: Any) -> _core.Device:
 
 
 def recompute_plan(model: nn.Module) -> Plan:
-    """A plan that recomputes every layer, whatever that saves, as a user would write it into a file."""
+    """A plan that recomputes every layer, even if that saves nothing, as it would be in a file."""
     document = json.loads(_some_plan())
     entry = document["units"][0]
     document["peak_unit"] = -1

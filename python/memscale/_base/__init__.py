@@ -1,1 +1,1 @@
-"""The lowest layer: argument checks, logging, hooks on modules, and torch handed to the extension."""
+"""The lowest layer: argument checks, logging, hooks on modules, and what the extension needs of torch."""

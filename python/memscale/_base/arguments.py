@@ -36,7 +36,7 @@ def model_of(target: Any) -> nn.Module:
 
 
 def check_model(model: nn.Module) -> None:
-    """Raise if this model cannot be wrapped, whatever else there is."""
+    """Raise if this kind of model can never be wrapped."""
     name = type(model).__name__
     if hasattr(model, "_orig_mod") and type(model).__module__.startswith("torch._dynamo"):
         raise MemScaleError(

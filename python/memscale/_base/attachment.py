@@ -23,7 +23,7 @@ _HOOK_TABLES = {
 }
 _MISSING = object()
 
-# Modules that some attachment has changed: a second one on top could not be undone in any order.
+# Modules that an attachment has changed. A second attachment on top could not be undone in any order.
 touched_modules: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
@@ -80,11 +80,11 @@ def _make_forward(module: nn.Module, plain: Callable[..., Any], run: Callable[..
 
     @functools.wraps(function)
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if self is not module:  # a copy that was made without asking __reduce_ex__
+        if self is not module:  # a copy that was made without __reduce_ex__
             return type(self).forward(self, *args, **kwargs)
         return run(args, kwargs)
 
-    if bound_to_instance and not isinstance(plain, MethodType):  # say, a functools.partial: it takes no self
+    if bound_to_instance and not isinstance(plain, MethodType):  # such as a functools.partial, which takes no self
         signature = inspect.signature(plain)
         first = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
         parameters = [first, *signature.parameters.values()]
@@ -113,7 +113,7 @@ class Attachment:
 
         def undo() -> None:
             if attributes.get(name) is not value:
-                return  # somebody put theirs over ours: ours is inert by now, theirs stays
+                return  # somebody else replaced our attribute: theirs stays, and ours has no effect any more
             before = touched.before[name]
             if before is _MISSING:
                 del attributes[name]

@@ -1,8 +1,8 @@
 """What the extension needs of torch and Python to recompute a layer.
 
-Random generators and torch's switches are noted and put back in C (``_core/recompute/conditions.c``). Here is what it
-calls: how a switch is read and written, and how Python's and numpy's generators are asked for their whole state where
-their memory cannot be compared, or where a layer is known to draw from them.
+Random generators and torch's switches are noted and put back in C (``_core/recompute/conditions.c``). This module has
+the functions that it calls: those that read and write a switch, and those that read the whole state of Python's and
+numpy's generators, if their memory cannot be compared or a layer is known to draw from them.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _renew_lock() -> None:
 
 
 def bind() -> None:
-    """Hand the extension what it needs of torch and Python (``_core/core.h``)."""
+    """Give the extension what it needs of torch and Python (``_core/core.h``)."""
     _core.bind(
         {
             "tensor_type": torch.Tensor,

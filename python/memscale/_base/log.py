@@ -1,7 +1,7 @@
 """Logging: everything goes to the logger ``memscale``, and the host program's configuration stays untouched.
 
-Where neither that logger nor the root logger has a handler, one that writes to standard output is there while something
-is attached. A log file is fed directly, so that it gets every line whatever the levels of the host program.
+If neither that logger nor the root logger has a handler, a handler on standard output is installed while something is
+attached. A log file is written directly, so that it gets every line at any level that the host program sets.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CORE_LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING)
 
 
 class _StdoutHandler(logging.StreamHandler[Any]):
-    """Writes to whatever sys.stdout is when a line is written."""
+    """Writes to the sys.stdout of the moment, which programs may replace."""
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)
@@ -39,7 +39,7 @@ class _StdoutHandler(logging.StreamHandler[Any]):
 
 
 class _SharedHandler:
-    """The one handler on standard output, there while at least one attachment wants it."""
+    """The one handler on standard output, installed while at least one attachment needs it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

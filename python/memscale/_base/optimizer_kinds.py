@@ -1,4 +1,4 @@
-"""What kinds of optimizers there are: their names for people, how they are made, and what matters for memory.
+"""Kinds of optimizers: their names for people, how they are made, and what matters for memory.
 
 Any optimizer can be traced; an optimizer gets a row here if the command line should know it by name, or if it differs
 from what torch's optimizers usually do. Classes are named, not imported: the command line reads this before torch.
@@ -52,7 +52,7 @@ def fused_kind(name: str) -> str | None:
 
 
 def kind_of(optimizer: Any) -> OptimizerKind | None:
-    """The row of an optimizer that exists; None: it is not of torch's, or of no kind that matters here."""
+    """The row of an optimizer that exists; None: it is not one of torch's, or has no row."""
     classes = {c.__name__ for c in type(optimizer).__mro__ if c.__module__.startswith("torch.optim")}
     has_momentum = any(group.get("momentum", 0) for group in optimizer.param_groups)
     for kind in OPTIMIZERS.values():

@@ -1,4 +1,4 @@
-"""The precisions that steps are traced in, and which of them a GPU has. Knows nothing of torch but names."""
+"""The precisions that steps are traced in, and which of them a GPU has. Uses names of torch's types, not torch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PRECISIONS: dict[str, Precision] = {
 
 
 def has_precision(capability: int, name: str) -> bool:
-    """Does a GPU of this compute capability compute so itself, without emulation?"""
+    """Does a GPU of this compute capability have this precision in hardware?"""
     if name.endswith("bf16"):
         return _core.capability_has_bf16(capability)
     return _core.capability_has_fp16(capability) if name.endswith("fp16") else True

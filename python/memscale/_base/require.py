@@ -1,4 +1,4 @@
-"""torch, checked once: is it installed, and new enough? Importing this module also hands torch to the extension.
+"""torch, checked once: is it installed, and new enough? Importing this module also gives torch to the extension.
 
 Every package above this one imports it first, so that a missing torch is reported in one sentence.
 """

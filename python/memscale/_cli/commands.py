@@ -1,6 +1,6 @@
 """The commands: ``memscale env``, ``doctor``, ``calibrate``, ``estimate`` and ``plan``, or ``python -m memscale``.
 
-Exit codes: 0 done, 1 error (for ``doctor``: something that must work does not), 2 usage, 3 it does not fit. A command's
+Exit status: 0 success, 1 an error (for ``doctor``: a check failed), 2 wrong usage, 3 the step does not fit. A command's
 module is loaded when the command is chosen: help and usage errors do not wait for torch.
 """
 
@@ -29,7 +29,7 @@ class Command(NamedTuple):
     add_options: Callable[[argparse.ArgumentParser], None] = _add_nothing
 
     def run(self, arguments: argparse.Namespace) -> int:
-        importlib.import_module(".._base.require", __package__)  # says what to do where torch is missing
+        importlib.import_module(".._base.require", __package__)  # explains what to do if torch is missing
         module = importlib.import_module(f".{self.name}_command", __package__)
         code: int = getattr(module, f"run_{self.name}")(arguments)
         return code
@@ -37,12 +37,10 @@ class Command(NamedTuple):
 
 COMMANDS = (
     Command("env", "show versions, host, GPUs and what works of their software"),
-    Command("doctor", "check by trying: kernels, copies, and training against plain PyTorch"),
+    Command("doctor", "try out kernels, copies, and training against plain PyTorch"),
     Command("calibrate", "measure how fast this machine is, once, into a file that plans use", add_calibrate),
-    Command(
-        "estimate", "say what a training step takes on a GPU that need not be here, and whether it fits", add_estimate
-    ),
-    Command("plan", "say what MemScale would do to a model on a GPU that need not be here, layer by layer", add_plan),
+    Command("estimate", "predict what a training step needs on any GPU, and whether it fits", add_estimate),
+    Command("plan", "show what MemScale would do to each layer of a model on any GPU", add_plan),
 )
 
 
@@ -71,7 +69,7 @@ def _fail(error: Exception) -> int:
     print(f"memscale: error: {error}", file=sys.stderr)
     try:
         flush()
-    except OSError:  # it was the output that failed
+    except OSError:  # standard output itself failed
         drop_output()
     return 1
 

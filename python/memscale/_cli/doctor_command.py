@@ -1,4 +1,4 @@
-"""``memscale doctor``: checks not what should work on this machine, but what does.
+"""``memscale doctor``: tries out what works on this machine.
 
 Each check is *ok*, *skipped* where there is nothing to check, with the reason, or *FAILED*, with what to do about it.
 Nothing here raises: what goes wrong inside a check is that check's result. Everything that a check switches (log,
@@ -41,7 +41,7 @@ _COLOURS = {OK: GREEN, SKIPPED: DIM, FAILED: RED}
 _LINK_BYTES = 64 << 20
 _KERNEL_BYTES = 1 << 20
 _RANGES = ((0, _KERNEL_BYTES), (0, 1), (0, _KERNEL_BYTES - 3), (1, 999_999), (7, 13), (3, _KERNEL_BYTES - 8), (5, 0))
-_ON_HOST = "checksums are computed on the host: "  # what the core says where it has no kernel
+_ON_HOST = "checksums are computed on the host: "  # the core's message if it has no kernel
 _STEPS = 3
 
 # What it means that a part does not work, where nothing else depends on it.
@@ -49,7 +49,7 @@ _WITHOUT = {
     "nvml": "the memory of other processes and the PCIe link stay unknown",
     "nvrtc": "kernels cannot be compiled on this machine",
     "ptx": "only needed where NVRTC is missing",
-    "cache": "every process compiles its kernels anew; MEMSCALE_CACHE_DIR can name a folder that can be written",
+    "cache": "every process compiles its kernels again; set MEMSCALE_CACHE_DIR to a writable folder",
 }
 
 
@@ -63,11 +63,11 @@ class Check:
 
 
 class _SkippedError(Exception):
-    """There is nothing to check, and this is why."""
+    """There is nothing to check; the text gives the reason."""
 
 
 class _FailedError(Exception):
-    """It does not work; the text says what to do."""
+    """It does not work; the text names the remedy."""
 
 
 def run_doctor(arguments: argparse.Namespace) -> int:
@@ -98,7 +98,7 @@ def _write_check(check: Check) -> None:
 
 
 def run(progress: Callable[[str], None]) -> Iterator[Check]:
-    """All checks, each as soon as it is done; ``progress`` is told before one that takes long."""
+    """All checks, each as soon as it is done; ``progress`` is called before a check that takes long."""
     yield _attempt("extension", _extension)
     yield _attempt("torch", _torch)
     yield _attempt("host", _host)
@@ -130,7 +130,7 @@ def _extension() -> str:
     if installed.version != _core.version:
         raise _FailedError(
             f"the package is {installed.version} and its extension {_core.version}: reinstall memscale, and remove "
-            "copies of it that lie in other folders"
+            "other copies of it"
         )
     return _core.version
 
@@ -231,7 +231,7 @@ def _torch_cuda(n_devices: int) -> str:
     if reason is not None:
         raise _SkippedError(reason)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the exception says the same
+        warnings.simplefilter("ignore")  # the exception has the same text
         try:
             torch.cuda.init()
         except Exception as error:
@@ -253,7 +253,7 @@ def _where_usable(usable: Check, check: Callable[..., str], *args: Any) -> str:
 
 @contextlib.contextmanager
 def _device_bytes(device: int, data: bytes) -> Iterator[tuple[int, int]]:
-    """These bytes in memory of the device: their address, and the stream on which they are there."""
+    """These bytes in memory of the device: their address, and the stream that copies them."""
     tensor = torch.frombuffer(bytearray(data), dtype=torch.uint8).to(torch.device("cuda", device))
     yield tensor.data_ptr(), torch.cuda.current_stream(device).cuda_stream
 
@@ -261,7 +261,7 @@ def _device_bytes(device: int, data: bytes) -> Iterator[tuple[int, int]]:
 def _kernel(device: int) -> str:
     """A kernel's result against the host's, on whole and odd lengths and unaligned addresses."""
     data = random.Random(0).randbytes(_KERNEL_BYTES)
-    gpu = gpus.make()  # not the shared one: a new one says again why there is no kernel
+    gpu = gpus.make()  # not the shared object: a new one logs again why there is no kernel
     try:
         with (
             core_messages(INFO) as messages,

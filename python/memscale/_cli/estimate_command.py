@@ -1,6 +1,6 @@
 """``memscale estimate``: what a training step takes on a GPU, before you have the model or the GPU.
 
-A step is traced once, on the meta device, and simulated for the GPU that is meant. If it does not fit, a few
+A step is traced once, on the meta device, and simulated for the chosen GPU. If it does not fit, a few
 alternatives are tried within a few seconds. `run` gathers, `Estimate.to_dict` is the JSON, ``estimate_view.py`` writes
 what a terminal gets.
 """
@@ -46,7 +46,7 @@ def run_estimate(arguments: argparse.Namespace) -> int:
 
 
 def run(options: EstimateOptions, progress: Report = lambda text: None) -> Estimate:
-    """Trace and simulate the step. Raises MemScaleError, in one line, for whatever cannot be done."""
+    """Trace and simulate the step. Raises MemScaleError, with a message of one line, if that is not possible."""
     deadline = time.monotonic() + _SECONDS
     with quiet():
         device = find_device(options)

@@ -1,4 +1,4 @@
-"""What the commands know by name: ``--list-gpus`` and ``--list-models``."""
+"""The lists of GPUs and models that commands know by name: ``--list-gpus`` and ``--list-models``."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def _vit(width: int, layers: int, heads: int, patch: int = 16) -> RegisteredMode
 
 
 def _two_sided(family: str, layers: int, length: int, **more: Any) -> RegisteredModel:
-    """An encoder and a decoder alike, 768 wide."""
+    """An encoder and a decoder of the same size, 768 wide."""
     sizes: dict[str, Any] = {"d_model": 768}
     for side in ("encoder", "decoder"):
         sizes |= {f"{side}_layers": layers, f"{side}_attention_heads": 12, f"{side}_ffn_dim": 3072}
@@ -136,8 +136,8 @@ REGISTRY: dict[str, RegisteredModel] = {
     "vit-huge": _vit(1280, 32, 16, 14),
 }
 
-# Which class of transformers to take where a configuration names none, by task, the most telling first: decoders that
-# are half of something else are listed under CAUSAL_LM as well.
+# Which class of transformers to take where a configuration names none, by task, the most specific first: decoders
+# that are part of another model are listed under CAUSAL_LM as well.
 _TASKS = (
     "SEQ_TO_SEQ_CAUSAL_LM",
     "SPEECH_SEQ_2_SEQ",
@@ -291,7 +291,7 @@ def one_line(error: BaseException) -> str:
 
 
 def takes_images(config: Any, model_class: Any = None) -> bool:
-    """Does it, as far as its configuration and, if it is known, its class say?"""
+    """Does the model take images? Judged by its configuration and, if known, its class."""
     if model_class is not None and model_class.main_input_name != "pixel_values":
         return False
     return hasattr(config, "num_channels") and (model_class is not None or not hasattr(config, "vocab_size"))
@@ -315,7 +315,7 @@ def default_length(name: str, config: Any) -> int:
 
 
 def max_length(model: nn.Module) -> int | None:
-    """The longest sequence that its tables of positions take, which no tensor without values would say; None: any."""
+    """The longest sequence that its position embeddings allow; a trace on meta tensors cannot check it. None: any."""
     rows = []
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding) and name.rpartition(".")[2] in _POSITIONS:
@@ -341,7 +341,7 @@ def make_batch(
         pixels = _noise((batch, config.num_channels, side, side), device, dtype)
         return {"pixel_values": pixels, "labels": torch.zeros(batch, dtype=torch.int64, device=device)}
     if device == "meta" and batch * length > MAX_ELEMENTS:
-        raise MemScaleError(f"a batch of {batch} x {length} tokens is too much: at most {MAX_ELEMENTS} are looked at")
+        raise MemScaleError(f"a batch of {batch} x {length} tokens is too large: the limit is {MAX_ELEMENTS} tokens")
     ids = torch.arange(batch * length).remainder(max(_vocabulary(config) - 1, 1)).add(1).reshape(batch, length)
     ids = ids if device == "meta" else ids.to(device)
     if _takes_speech(config):

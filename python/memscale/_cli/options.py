@@ -1,4 +1,4 @@
-"""Options of the commands, and what they are checked for before torch is loaded."""
+"""Options of the commands, and the checks that are made before torch is loaded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXIT_STATUS = "Exit status: 0 {}, 3 {}, 1 error, 2 usage."
 
 @dataclasses.dataclass(frozen=True)
 class StepOptions:
-    """The step that is meant, and the GPU; None: left out."""
+    """The chosen step and GPU; None: not given."""
 
     model: str
     batch: int | None = None
@@ -96,23 +96,23 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
         "  memscale plan --model train:build --json > plan.json\n\n"
         + EXIT_STATUS.format("there is a plan", "none fits")
     )
-    _add_step(parser, budget="make the fastest plan within this (default: by --mode)")
+    _add_step(parser, budget="make the fastest plan within this budget (default: decided by --mode)")
     add = parser.add_argument
     add("--mode", choices=[mode.value for mode in OptimizationMode], default="balanced", help="default: balanced")
     add("--all", action="store_true", help="also plan with techniques that this version cannot run yet")
-    add("--explain", action="store_true", help="say why each layer got what it got")
+    add("--explain", action="store_true", help="show why each layer got its action")
     add("--pareto", nargs="?", const="", metavar="FILE.svg", help="show memory against time; draw it into a file")
 
 
 def _add_step(parser: argparse.ArgumentParser, *, budget: str) -> None:
-    """What says which step is meant, and on which GPU."""
+    """The options that choose the step and the GPU."""
     add = parser.add_argument
     add("--model", help="a name (see --list-models), a config.json of transformers or its folder, or module:function")
     add("--batch", type=positive_int, metavar="N", help="samples in a batch (default: 1)")
-    add("--seq", type=positive_int, metavar="N", help="tokens in a sequence (default: by the model)")
+    add("--seq", type=positive_int, metavar="N", help="tokens in a sequence (default: the model's own)")
     add("--gpu", metavar="NAME", help="its name (see --gpu list), or cuda:1, or cpu (default: this machine's GPU)")
     add("--optimizer", choices=OPTIMIZERS, help=f"default: {DEFAULT_OPTIMIZER}")
-    add("--precision", choices=PRECISIONS, help="default: the best that the GPU has; pure: without autocast")
+    add("--precision", choices=PRECISIONS, help="default: the best that the GPU supports; pure: no autocast")
     add("--budget", type=positive_float, metavar="GB", help=budget)
     add("--list-models", action="store_true", help="show the models that are known by name")
     add("--list-gpus", action="store_true", help="show the GPUs that are known, as --gpu list does")

@@ -1,6 +1,6 @@
 """``memscale plan``: what MemScale would do to a model on a GPU, before you have the model or the GPU.
 
-`run` gathers, `show` writes what a terminal gets. Where nothing fits, the report says so, and what would.
+`run` gathers, `show` writes what a terminal gets. If no plan fits, the report names what would.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class PlanReport:
     steps: Steps
 
     def to_json(self) -> str:
-        """The plan's own JSON; with its trade, both as one object; where there is no plan, why."""
+        """The plan's own JSON; with `--pareto`, the plan and its points as one object; without a plan, the reason."""
         if self.plan is None:
             text, smallest = str(self.error), getattr(self.error, "smallest_peak_bytes", None)
             return json.dumps({"fits": False, "error": text, "smallest_peak_bytes": smallest}, indent=2)
@@ -85,7 +85,7 @@ class PlanReport:
 
 
 def run(options: PlanOptions, progress: Report = lambda text: None) -> PlanReport:
-    """Trace the step and plan it. Raises MemScaleError, in one line, for whatever cannot be done."""
+    """Trace the step and plan it. Raises MemScaleError, with a message of one line, if that is not possible."""
     with quiet():
         device = find_device(options)
         config = Config(options.mode, memory_budget_gb=options.budget)

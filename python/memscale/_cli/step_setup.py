@@ -1,4 +1,4 @@
-"""What ``estimate`` and ``plan`` share: the GPU, the model, and a trace of the step, without noise and network."""
+"""What ``estimate`` and ``plan`` share: the GPU, the model, and a trace of the step, without warnings or network."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def quiet() -> Iterator[None]:
 
 
 def find_device(options: StepOptions) -> Device:
-    """The GPU that is meant. Raises MemScaleError if there is none, or if the budget is more than it has."""
+    """The GPU of these options. Raises MemScaleError if there is none, or if the budget is more than it has."""
     name = options.gpu or "cuda"
     if name.split(":")[0] == "cuda" and not torch.cuda.is_available():
         raise MemScaleError(
-            f"torch can use no GPU here: name one with --gpu, such as {', '.join(_SOME_GPUS)} (--gpu list shows all)"
+            f"torch cannot use a GPU here: name one with --gpu, such as {', '.join(_SOME_GPUS)} (--gpu list shows all)"
         )
     try:
         device = devices.find(name)
@@ -73,7 +73,7 @@ def find_device(options: StepOptions) -> Device:
 
 
 def find_subject(options: StepOptions, progress: Report) -> NamedModel | BuiltModel:
-    """The model that is meant, made."""
+    """Make the model of these options."""
     progress(f"making {options.model}")
     return find(options.model, options.batch, options.seq)
 

@@ -1,7 +1,7 @@
-"""The model that a command is about: by its name, a configuration file, or a function of the user's that builds one.
+"""The model that a command is about: a name, a configuration file, or a function of the user that builds one.
 
 Everything is made on the meta device, so nothing is allocated, and nothing is downloaded. Code of the user's runs here:
-whatever it raises becomes one line, and what it prints does not get between the lines of the answer.
+an exception becomes a message of one line, and what it prints goes to standard error.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class NamedModel:
         if "pixel_values" in sample:
             height, width = sample["pixel_values"].shape[-2:]
             return f"{_count(batch, 'image')} of {height} x {width}"
-        speech = " of what is said" if "input_features" in sample else ""
+        speech = " of transcript" if "input_features" in sample else ""
         return f"{_count(batch, 'sequence')} of {self.seq} tokens{speech}"
 
 
@@ -120,7 +120,7 @@ Subject = NamedModel | BuiltModel
 
 
 def find(name: str, batch: int | None, seq: int | None) -> Subject:
-    """The model that is meant, made."""
+    """Make the model with this name."""
     if name not in model_registry.REGISTRY and not model_registry.is_file(name) and ":" in name:
         return BuiltModel(name, batch, seq)
     return NamedModel(name, batch, seq)
@@ -161,7 +161,7 @@ def _find(name: str) -> Callable[..., Any]:
 def _options(name: str, function: Callable[..., Any], batch: int | None, seq: int | None) -> dict[str, Any]:
     """What to call the function with: batch and seq where it has them."""
     parameters: Mapping[str, inspect.Parameter] = {}
-    with contextlib.suppress(TypeError, ValueError):  # a function in C may not say
+    with contextlib.suppress(TypeError, ValueError):  # a function written in C may have no signature
         parameters = inspect.signature(function).parameters
     options: dict[str, Any] = {}
     for option, value in (("batch", batch), ("seq", seq)):
@@ -188,7 +188,7 @@ def _options(name: str, function: Callable[..., Any], batch: int | None, seq: in
 
 @contextlib.contextmanager
 def own_code() -> Iterator[None]:
-    """The user's modules are found in the current folder; what they print goes where progress does."""
+    """The user's modules are found in the current folder; what they print goes to standard error, as progress does."""
     sys.path.insert(0, os.getcwd())
     try:
         with contextlib.redirect_stdout(sys.stderr):

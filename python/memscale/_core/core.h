@@ -1,8 +1,8 @@
 /* core.h - the extension module memscale._core: its state, its errors, and what both of its halves use.
  *
- * bind/ is a thin layer over memscale.h. recompute/ runs layers again in backward, which must hold Python objects and
- * so cannot be in the library. The extension uses the limited API of Python 3.10, so one binary serves every later
- * Python. All state lives in the module: no globals. It never links against torch; bind() is handed the few callables
+ * bind/ is a thin layer over memscale.h. recompute/ recomputes layers in backward: it holds Python objects,
+ * so it cannot be in the library. The extension uses the limited API of Python 3.10, so one binary serves every later
+ * Python. All state lives in the module: no globals. It never links against torch: bind() is given the few callables
  * of torch that it needs.
  */
 #ifndef MS_CORE_H
@@ -13,7 +13,7 @@
 
 #include <memscale/memscale.h>
 
-/* What bind() is handed: name in core_state, and what it is. */
+/* What bind() is given: the name in core_state, and what it is. */
 #define CORE_BOUND(X)                                                                                                  \
     X(tensor_type)          /* torch.Tensor */                                                                         \
     X(parameter_type)       /* torch.nn.Parameter */                                                                   \
@@ -39,7 +39,7 @@
     X(note_python)          /* () -> the whole state of Python's random, with moved() and restore() */                 \
     X(note_numpy)           /* () -> the same for numpy's global generator */
 
-/* Attributes of tensors that are read for each of them. bind() is handed torch's own descriptor of each, as get_NAME.
+/* Attributes of tensors that are read for each of them. bind() is given torch's own descriptor of each, as get_NAME.
  */
 #define CORE_TENSOR_ATTRIBUTES(X)                                                                                      \
     X(shape)                                                                                                           \
@@ -50,7 +50,7 @@
     X(is_leaf)                                                                                                         \
     X(is_nested)
 
-/* Tables of a module that forward does not read, or only along with others that say the same: not compared. */
+/* Tables of a module that forward does not read, or only together with others that hold the same: not compared. */
 #define CORE_UNREAD_TABLES(X)                                                                                          \
     X(_non_persistent_buffers_set)                                                                                     \
     X(_forward_hooks_with_kwargs)                                                                                      \
@@ -155,7 +155,7 @@ core_state *core_state_of_type(PyTypeObject *type);
  * statuses become exceptions. */
 PyObject *core_raise(core_state *state, ms_status status);
 
-/* Text that the core handed out, as str; frees it. */
+/* Text that the core returned, as str; frees it. */
 PyObject *core_text_to_str(char *text);
 
 /* The number of arguments of a fast-call method; 0 and TypeError if it is wrong. */
@@ -164,7 +164,7 @@ int core_check_count(const char *name, Py_ssize_t given, Py_ssize_t wanted);
 /* Fail with RuntimeError unless bind() has been called. */
 int core_check_bound(const core_state *state);
 
-/* Set the exception aside for clean-up code, and put it back. */
+/* Save the current exception while clean-up code runs, and restore it. */
 typedef struct core_pending {
     PyObject *type, *value, *trace;
 } core_pending;

@@ -62,7 +62,7 @@ int core_check_count(const char *name, Py_ssize_t given, Py_ssize_t wanted) {
 }
 
 PyDoc_STRVAR(bind_doc, "bind(bindings)\n--\n\n"
-                       "Hand in what the extension needs of torch and Python, as a dict (core.h, CORE_BOUND).");
+                       "Give the extension what it needs of torch and Python, as a dict (core.h, CORE_BOUND).");
 
 static PyObject *bind(PyObject *module, PyObject *bindings) {
     core_state *state = core_get_state(module);
@@ -117,7 +117,7 @@ void core_put_back(core_pending pending) {
     if (pending.type != NULL) PyErr_Restore(pending.type, pending.value, pending.trace);
 }
 
-/* What was set before, for the caller to put back. */
+/* Returns the previous value, for the caller to put back. */
 static PyObject *set_object(PyObject **slot, PyObject *value) {
     PyObject *old = *slot;
     if (value != Py_None) Py_INCREF(value);
@@ -183,9 +183,10 @@ static PyObject *set_log(PyObject *module, PyObject *callback) {
 
 PyDoc_STRVAR(unpack_doc, "unpack(handle)\n--\n\nThe saved tensor of a handle; recomputes it if need be.");
 PyDoc_STRVAR(tensors_doc, "tensors_in(obj)\n--\n\nThe tensors in nested tuples, lists, dicts and dataclasses.");
-PyDoc_STRVAR(hw_detect_doc, "hw_detect(root)\n--\n\nThis host as a JSON record; root stands before every path read.");
-PyDoc_STRVAR(hw_from_json_doc, "hw_from_json(text)\n--\n\nCheck a host record and give it back in canonical form.");
-PyDoc_STRVAR(checksum_doc, "checksum(data)\n--\n\nThe checksum of bytes, as Gpu.checksum has it of device memory.");
+PyDoc_STRVAR(hw_detect_doc, "hw_detect(root)\n--\n\nThis host as a JSON record; root is put before every path.");
+PyDoc_STRVAR(hw_from_json_doc, "hw_from_json(text)\n--\n\nCheck a host record and return it in canonical form.");
+PyDoc_STRVAR(checksum_doc,
+             "checksum(data)\n--\n\nThe checksum of bytes; Gpu.checksum computes the same of device memory.");
 PyDoc_STRVAR(gpu_models_doc, "gpu_models()\n--\n\nThe GPUs that are known by their data sheets, a dict each.");
 PyDoc_STRVAR(gpu_model_doc, "gpu_model(name)\n--\n\nOne of them, by its key or any usual spelling of its name.");
 PyDoc_STRVAR(find_units_doc, "find_units(parents, class_hashes, own_hashes, param_bytes, flags)\n--\n\n"
@@ -203,11 +204,11 @@ PyDoc_STRVAR(next_batch_doc,
              "too_large: of the smallest that does not.");
 PyDoc_STRVAR(plan_from_json_doc, "plan_from_json(text)\n--\n\nA plan that was saved by Plan.to_json().");
 PyDoc_STRVAR(profile_from_traces_doc, "profile_from_traces(names, param_bytes, flags, plain, recomputed, shape)\n--\n\n"
-                                      "A profile from the traces of a step, the second or None.");
+                                      "A profile from the traces of a step; the second may be None.");
 PyDoc_STRVAR(profile_from_json_doc, "profile_from_json(text)\n--\n\nA profile that was saved by Profile.to_json().");
 PyDoc_STRVAR(profile_fit_doc,
              "profile_fit(profiles)\n--\n\n"
-             "One profile for all shapes, from a list of profiles at a few; the last is held against it.");
+             "One profile for all shapes, from a list of profiles at a few; the last one checks the fit.");
 
 #define FAST(function) ((PyCFunction)(void (*)(void))(function))
 
@@ -287,9 +288,9 @@ static int add_exceptions(PyObject *module, core_state *state) {
         NULL);
     if (state->budget_error == NULL) return -1;
     if (PyObject_SetAttr(state->budget_error, state->str_smallest_peak_bytes, Py_None) < 0) return -1;
-    state->stop = PyErr_NewExceptionWithDoc("memscale._core.StopRecompute",
-                                            "Raised inside a recomputation once everything needed is there.",
-                                            PyExc_BaseException, NULL);
+    state->stop = PyErr_NewExceptionWithDoc(
+        "memscale._core.StopRecompute",
+        "Raised inside a recomputation to end it, once all needed tensors are recomputed.", PyExc_BaseException, NULL);
     if (state->stop == NULL) return -1;
     if (PyModule_AddObjectRef(module, "MemScaleError", state->error) < 0) return -1;
     if (PyModule_AddObjectRef(module, "BudgetError", state->budget_error) < 0) return -1;

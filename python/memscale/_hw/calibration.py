@@ -1,4 +1,4 @@
-"""Measures how fast this machine is, once, into a file that stays until it is redone: ``memscale calibrate``.
+"""Measures how fast this machine is and keeps the result in a file: ``memscale calibrate``.
 
 Every figure is the median of several repeats, and a matrix rate the best of several sizes. Nothing is left
 changed: switches are put back, and random numbers come from a generator of its own. The file holds any number of
@@ -43,7 +43,7 @@ class Effort:
     n_operators: int = 200  # queued at once: less than what a stream holds, or the host would wait
     repeats: int = 5
     batch_ns: int = 10_000_000  # calls are timed in batches of this length
-    item_ns: int = 1_500_000_000  # what one figure may take
+    item_ns: int = 1_500_000_000  # the most that one figure may take
 
 
 FULL = Effort()
@@ -85,7 +85,7 @@ def run(
     effort: Effort | None = None,
     progress: Progress = lambda text: None,
 ) -> Calibration:
-    """The same, with all that is known about it; ``progress`` is told what comes next."""
+    """Measure, and return everything that is known about the device; ``progress`` is called before each part."""
     bench = _bench(device, effort or FULL)
     target = default_path() if path is None else Path(path)
     with _writing_to(target):  # before measuring, not after it
@@ -164,7 +164,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _broken(path: Path, reason: str) -> _core.MemScaleError:
     return _core.MemScaleError(
-        f"the calibration {path} cannot be used: {reason}. Run `memscale calibrate` to make it anew, or delete it"
+        f"the calibration {path} cannot be used: {reason}. Run `memscale calibrate` to replace it, or delete it"
     )
 
 
@@ -175,7 +175,7 @@ def _writing_to(path: Path) -> Iterator[None]:
     except OSError as error:
         raise _core.MemScaleError(
             f"the calibration {path} cannot be written: {error.strerror or error}. "
-            f"Name another file by path=, --output or {VARIABLE}"
+            f"Name another file with path=, --output or ${VARIABLE}"
         ) from error
 
 
@@ -212,16 +212,16 @@ def _bench(device: torch.device | str | int | None, effort: Effort) -> _CpuBench
         raise ValueError(f"calibrate: device={device!r} cannot be measured, only CPUs and CUDA devices can")
     if not torch.cuda.is_available():
         raise _core.MemScaleError(
-            f"calibrate: torch can use no GPU here, so not {device!r}; `memscale doctor` says why"
+            f"calibrate: torch cannot use a GPU here, so {device!r} cannot be measured; `memscale doctor` shows why"
         )
     index = torch.cuda.current_device() if place.index is None else place.index
     if index >= torch.cuda.device_count():
-        raise ValueError(f"calibrate: device={device!r} is not there, torch sees {torch.cuda.device_count()} GPUs")
+        raise ValueError(f"calibrate: device={device!r} does not exist: torch sees {torch.cuda.device_count()} GPUs")
     return _CudaBench(effort, index)
 
 
 class _CpuBench:
-    """Measures on the CPU; what is other on a GPU is overridden below."""
+    """Measures a CPU; the class below overrides what differs on a GPU."""
 
     name = "cpu"
     capability = 0
@@ -256,7 +256,7 @@ class _CpuBench:
                 ns = self.median_ns(self._product(n, dtype))
                 best = max(best, 2 * n**3 // ns)
                 if time.perf_counter_ns() + 8 * ns * (self.effort.repeats + 2) > deadline:
-                    break  # the next one would take too long: CPUs, above all in types that they do not have
+                    break  # the next size would take too long, as on CPUs in types without hardware support
         return best
 
     def memory_mb_per_s(self) -> int:
@@ -296,7 +296,7 @@ class _CpuBench:
         return torch.ones(16, dtype=torch.float32, device=self.device)
 
     def _product(self, n: int, dtype: torch.dtype) -> Callable[[], object]:
-        """Of random matrices: a chip that multiplies zeros draws less power, and is faster than it will be."""
+        """Random matrices: a GPU that multiplies zeros draws less power and runs faster than in training."""
         a, b, out = (torch.empty(n, n, dtype=dtype, device=self.device) for _ in range(3))
         for matrix in (a, b):
             matrix.normal_(generator=self.generator)
@@ -304,7 +304,7 @@ class _CpuBench:
 
 
 class _CudaBench(_CpuBench):
-    """Measures on a GPU of NVIDIA's."""
+    """Measures a GPU of NVIDIA."""
 
     def __init__(self, effort: Effort, index: int) -> None:
         super().__init__(effort, f"cuda:{index}")

@@ -1,4 +1,4 @@
-"""What a step is to run on: this machine's GPU, its CPU, or a GPU of the table that is not here."""
+"""The device that a step will run on: this machine's GPU, its CPU, or a GPU of the table that is not here."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _this_gpu(place: torch.device) -> Device:
     if rates is None:
         try:
             rates = Rates.of_model(properties.name)
-        except ValueError:  # not in the table: something to go by, by the number of its multiprocessors
+        except ValueError:  # not in the table: a guess from the number of its multiprocessors
             rates = Rates.guess(capability, int(properties.total_memory), properties.multi_processor_count)
     return Device(
         kind="cuda",

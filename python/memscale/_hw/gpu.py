@@ -19,14 +19,14 @@ from .. import _core
 _USUAL = ("libnvrtc.so.13", "libnvrtc.so.12")
 _NVRTC = re.compile(
     r"libnvrtc(-[0-9a-f]+)?\.so(\.\d+)*"
-)  # torch's own has a hash in its name; libnvrtc-builtins is none
+)  # torch's own copy has a hash in its name; libnvrtc-builtins is another library
 
 _lock = threading.Lock()
 _gpu: _core.Gpu | None = None
 
 
 def get() -> _core.Gpu:
-    """The process-wide object over driver, NVML and NVRTC; it is there even where none of them is."""
+    """The process-wide object over driver, NVML and NVRTC; it exists even if none of them is installed."""
     global _gpu
     with _lock:
         if _gpu is None:
@@ -35,7 +35,7 @@ def get() -> _core.Gpu:
 
 
 def make() -> _core.Gpu:
-    """One of one's own, to be closed."""
+    """A new object, which the caller closes."""
     return _core.Gpu(nvrtc=nvrtc_candidates())
 
 
@@ -56,7 +56,7 @@ def _loaded() -> list[str]:
 
 
 def _of_packages(site: Path) -> list[str]:
-    """Of the packages of NVIDIA that a torch from pip depends on; the folder has changed its name with CUDA 13."""
+    """Of the packages of NVIDIA that a torch from pip depends on; the name of the folder changed with CUDA 13."""
     cuda = torch.version.cuda
     if cuda is None:
         return []
@@ -74,7 +74,7 @@ def _libraries(folder: Path, pattern: str) -> list[str]:
 
 
 def explain_driver(text: str) -> tuple[str, bool]:
-    """Why there is no GPU, from what the core says of the driver, and whether a machine may well be like that."""
+    """Why there is no GPU, from the core's report on the driver, and whether that is normal for a machine."""
     if re.search(r"libcuda\.so\.1: .*No such file", text):
         return "no NVIDIA driver: there is no libcuda.so.1", True
     if "CUDA_ERROR_NO_DEVICE" in text or "error 100" in text or "has no device" in text:

@@ -23,7 +23,7 @@ class Measurement:
     """What a call took.
 
     Attributes:
-        peak_bytes: the most that was allocated at once, with what was there before.
+        peak_bytes: the most that was allocated at once, including what was allocated before.
         before_bytes: what was allocated when it began.
         reserved_bytes: the most that the allocator held of the device; on the CPU, the peak.
         result: what the call returned.
@@ -39,7 +39,7 @@ def measure_peak(fn: Callable[[], Any], device: str | torch.device | None = None
     """Call ``fn`` and measure the memory of tensors meanwhile.
 
     Args:
-        fn: takes nothing; a training step, say.
+        fn: a function without arguments, such as a training step.
         device: where to look; None: the GPU that is current if torch has used one, else the CPU.
 
     Raises:
@@ -80,10 +80,10 @@ def _on_gpu(fn: Callable[[], Any], place: torch.device) -> Measurement:
 
 
 def _on_cpu(fn: Callable[[], Any]) -> Measurement:
-    """By torch's reports of blocks. Of those that were there before nobody reports: Python sees their storages die."""
+    """By torch's reports of blocks. Blocks from before are not reported: Python sees their storages die."""
     if torch._C._autograd._profiler_enabled():
         raise MemScaleError("measure_peak uses torch's profiler on the CPU, and one is running already")
-    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # figures are wanted, no messages
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # only the figures are wanted, not the profiler's messages
     changes: list[tuple[int, int]] = []  # when, and how many bytes more
     watched = _watch(changes)
     before = sum(n_bytes for _, n_bytes in watched)
@@ -100,7 +100,7 @@ def _watch(changes: list[tuple[int, int]]) -> list[tuple[Any, int]]:
     """The storages of all tensors on the CPU that Python can see, with their bytes; deaths are noted."""
     gc.collect()
     tensors = [o for o in gc.get_objects() if issubclass(type(o), torch.Tensor) and o.device.type == "cpu"]
-    tensors += [o.grad for o in tensors if o.is_leaf and o.grad is not None]  # of which Python knows when it asks
+    tensors += [o.grad for o in tensors if o.is_leaf and o.grad is not None]  # the collector does not list these
     watched: dict[int, tuple[Any, int]] = {}
     for tensor in tensors:
         for address, n_bytes in storages([tensor]).items():

@@ -1,4 +1,4 @@
-"""What would fit where a step or a plan does not: other batches, modes, budgets, optimizers and GPUs, each tried.
+"""If a step or a plan does not fit, what would: other batches, modes, budgets, optimizers and GPUs, each tried.
 
 The same search for a batch and the same kind of answer serve ``memscale.plan``, ``wrap`` and both commands.
 """
@@ -51,7 +51,7 @@ COMMAND = Phrasing("--mode {}", "--batch {}", "--budget {:g}", "--recompute {}",
 
 @dataclasses.dataclass(frozen=True)
 class Alternative:
-    """Another way to run the step. Without a peak: there is none of this kind that fits, and the text says why."""
+    """Another way to run the step. Without a peak: none of this kind fits, and the text explains why."""
 
     options: str
     text: str
@@ -94,8 +94,8 @@ def search_batch(
     Args:
         attempt: tries a batch; None: the model does not take it.
         known: the batch that does not fit, and what it needs.
-        fixed_bytes: what is needed whatever the batch.
-        limit_bytes: what there is.
+        fixed_bytes: what is needed at any batch size.
+        limit_bytes: what is available.
         has_time: whether there is time for another try, after this number of them.
     """
     fits, too_large, best = (0, fixed_bytes), known, None
@@ -228,7 +228,7 @@ class StepAdviser:
         return profile.predict(units_of(recompute), usable_bytes=usable_by(self.config))
 
     def alternatives(self) -> list[Alternative]:
-        """What would fit, and what would not, though one might hope so."""
+        """What would fit, and what would not although a user might expect it."""
         prediction = self.predict(self.steps.profile, self.recompute)
         found, stronger = [], self._stronger()
         if stronger is not None:
@@ -268,7 +268,7 @@ class StepAdviser:
             outside = [segment.peak_bytes for segment in simulation.timeline if not is_pass(segment.phase)]
             fixed_bytes = max([simulation.idle_bytes, *outside])
             if fixed_bytes > prediction.usable_bytes:
-                text = f"no batch fits: {size(fixed_bytes)} are needed whatever the batch"
+                text = f"no batch fits: {size(fixed_bytes)} is needed at any batch size"
                 continue
             if whole.fits:
                 continue

@@ -1,4 +1,4 @@
-"""The plans of a wrapped model: from a static profile of its step, at whatever sizes its batches have.
+"""The plans of a wrapped model: from a static profile of its step, for batches of any size.
 
 Which plan an input gets is decided and remembered in C (``_core.ShapePlans``), which asks for a profile where it needs
 one more.
@@ -55,7 +55,7 @@ class StepProfiler:
         return profile
 
     def answer(self, all_shapes: bool) -> _core.Profile | None:
-        """What the engine asks for while it plans: the step with the input at hand, or None if there is no analysis."""
+        """Called by the engine while it plans: the step with the current input, or None if it cannot be analysed."""
         try:
             return self.profile(*self.input, shapes=all_shapes).core
         except (MemScaleError, ValueError):
@@ -97,7 +97,7 @@ class Planner:
             raise self._advised(error, args, kwargs) from None
 
     def plan_again(self, excluded: set[str]) -> Plan:
-        """A new plan, where these layers have to be kept."""
+        """A new plan in which these layers are kept."""
         assert self.profile is not None
         core = self.profile.core if self._plans is None else self._plans.profile()
         may_change = bytes(unit.name not in excluded for unit in self.profile.units)

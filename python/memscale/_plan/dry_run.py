@@ -33,7 +33,7 @@ def plan(
 ) -> Plan:
     """The plan that ``wrap`` would make, as a dry run: nothing is attached.
 
-    Nothing runs, either, wherever the step can be analysed without that; else one real step is traced, as by
+    Nothing runs either, if the step can be analysed without running it; else one real step is traced, as by
     :func:`memscale.profile`.
 
     Args:
@@ -48,7 +48,7 @@ def plan(
         loss: the loss from the model's output. Without it: the output's ``loss``, or the sum of its tensors.
 
     Raises:
-        BudgetError: no plan fits; the message says what needs the memory and what would fit.
+        BudgetError: no plan fits; the message names what needs the memory and what would fit.
         MemScaleError: there is no ``sample_input``, the step cannot be traced, or something was asked for that is not
             in this version.
         TypeError, ValueError: an argument is of the wrong type or out of range.

@@ -11,7 +11,7 @@ from ..plans import ParetoPoint, Plan
 from ..profiles import Profile
 
 _GB = 1e9
-_MAX_BYTES = 1 << 50  # more than any device has: a larger limit is as good as none
+_MAX_BYTES = 1 << 50  # more than any device has: a larger limit is no limit
 _PPM = 1_000_000
 _MAX_PARETO = 64
 
@@ -53,13 +53,13 @@ class Request:
 
     @property
     def half(self) -> str | None:
-        """The precision in which a profile of the step in 16 bits would be of use; None: there is none."""
+        """The 16-bit precision that a profile of the step is useful in; None: there is none."""
         if not self.core.model_options & _core.MODEL_HALF:
             return None
         return pure_half(self.device.capability) if self.device.kind != "cpu" else "pure-bf16"
 
     def allows_more_than(self, other: Request) -> bool:
-        """Is something else allowed here than there?"""
+        """Does this request allow other techniques than the other one?"""
         mine, theirs = self.core, other.core
         return (mine.actions, mine.model_options) != (theirs.actions, theirs.model_options)
 
@@ -76,7 +76,7 @@ class Request:
         Args:
             profile: of the step.
             half: of the same step in 16 bits.
-            may_change: for each unit of the profile, whether anything may be done to it; None: as the profile says.
+            may_change: for each unit of the profile, whether anything may be done to it; None: as in the profile.
             provisional: no decision: every layer that may be is recomputed.
 
         Raises:
@@ -95,7 +95,7 @@ class Request:
         may_change: Iterable[object] | None = None,
         n_points: int = 16,
     ) -> tuple[ParetoPoint, ...]:
-        """The trade between memory and time, whatever the budget: from the fastest plan to the one that needs least."""
+        """The trade-off between memory and time at any budget: from the fastest plan to the one that needs least."""
         return self._points(StepArguments(profile, half if self.half else None, may_change), n_points)
 
     def find_budget(self, profile: AnyProfile, half: AnyProfile | None = None) -> int:

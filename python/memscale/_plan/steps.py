@@ -38,7 +38,7 @@ class Steps:
     Attributes:
         profile: of the step that was asked for.
         batch: its batch; 0: it has none, or cannot have another.
-        seconds: that a trace takes; the first one also imports.
+        seconds: how long a trace takes; the first one includes imports.
     """
 
     def __init__(self, trace: Trace, batch: int, *, can_be_half: bool = False, profile: Profile | None = None) -> None:
@@ -51,7 +51,7 @@ class Steps:
         self._profiles[StepChange()] = self.profile
 
     def half(self, request: Request, batch: int | None = None) -> Profile | None:
-        """The step in 16 bits, if the request has a use for it. A model that cannot be traced so stays as it is."""
+        """The step in 16 bits, if the request can use it; None if the model cannot be traced in 16 bits."""
         if not self._can_be_half or request.half is None:
             return None
         return self.variant(precision=request.half, batch=batch)

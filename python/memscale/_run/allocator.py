@@ -53,7 +53,7 @@ _expandable_segments = _ExpandableSegments()
 
 
 class _DeviceCaps:
-    """The caps on torch's allocator of one device: the lowest holds. After the last, what was there before."""
+    """The caps on torch's allocator of one device: the lowest is in force. After the last, the previous setting is."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -64,12 +64,12 @@ class _DeviceCaps:
     def apply(self) -> None:
         fraction = min([self.before, *(cap / self.total_bytes for cap in self.caps.values())])
         if self.caps and int(torch.cuda.memory_reserved(self.device)) > min(self.caps.values()):
-            torch.cuda.empty_cache()  # what is unused in the cache would count
+            torch.cuda.empty_cache()  # unused memory in the cache would count
         torch.cuda.set_per_process_memory_fraction(fraction, self.device)
 
 
 def get_memory_fraction(device: torch.device) -> float:
-    """The share of the device that torch's allocator may reserve. Where torch cannot tell (before 2.7): all of it."""
+    """The share of the device that torch's allocator may reserve. All of it for torch before 2.7, which cannot tell."""
     getter = getattr(torch.cuda.memory, "get_per_process_memory_fraction", None)
     return 1.0 if getter is None else float(getter(_index(device)))
 

@@ -1,7 +1,7 @@
 """Which thread backward runs on.
 
-Ordinarily torch's engine hands a GPU's backward to a thread of its own. That thread recomputes layers whose objects are
-in another core's cache, and has a cuBLAS handle, with its workspace, of its own. With one GPU nothing is gained by it,
+By default torch's engine runs a GPU's backward on a thread of its own. That thread recomputes layers whose objects are
+in another core's cache, and has a cuBLAS handle, with its workspace, of its own. With one GPU this gains nothing,
 so while a model is attached backward stays on the thread that calls it.
 """
 
@@ -15,7 +15,7 @@ from torch import nn
 
 
 class _Thread(threading.local):
-    """What this thread's engine was told before we told it otherwise, and for whom we did."""
+    """The mode of this thread's engine before MemScale changed it, and the attachments that it was changed for."""
 
     def __init__(self) -> None:
         self.holders: set[object] = set()
@@ -47,7 +47,7 @@ class BackwardOnCallingThread:
         self.release.atexit = False
 
     def take(self) -> None:
-        """Does nothing a second time: whoever changed the engine's mode in between has the last word."""
+        """Keep this thread's backward here. Does nothing a second time: a mode that the user sets in between stays."""
         mine = _this_thread
         if self._holder in mine.holders:
             return

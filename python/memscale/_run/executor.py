@@ -63,7 +63,7 @@ class Executor:
         self._logged: set[str] = set()
         self._planner = Planner(model, config, optimizer)
         self._can_profile = can_profile(model, config)
-        self._analysing = False  # while a step is analysed units run plainly
+        self._analysing = False  # while a step is analysed, units run as without MemScale
         self._fallback = Fallback(model, config, self._units, self._planner.request, optimizer)
         self.plan = self._fallback.plan(provisional=True)
 
@@ -158,7 +158,7 @@ class Executor:
             self._settle()
 
     def _change_sizes(self, sizes: Sizes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A batch of other sizes: does it fit, and with which plan?"""
+        """A batch of other sizes: take the plan for it, or raise if none fits."""
         self._analysing = True
         try:
             plan = self._planner.at(args, kwargs)
@@ -192,7 +192,7 @@ class Executor:
                 self._change_sizes(sizes, args, kwargs)
 
     def end_forward(self, output: Any) -> None:
-        """It ends; with None if it raised."""
+        """The model's forward ends; the output is None if it raised."""
         if self._analysing:
             return
         rest_bytes = self._fallback.rest_bytes(output)
@@ -206,7 +206,7 @@ class Executor:
         return not self._analysing and any(unit.handler is not None for unit in self._units)
 
     def run_unit(self, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a unit's forward as the plan says."""
+        """Run a unit's forward as planned."""
         handler = unit.handler
         if handler is None or self._analysing or not (self.attached and torch.is_grad_enabled() and may_hook()):
             return unit.plain(*args, **kwargs)
@@ -254,13 +254,13 @@ class Executor:
         )
 
     def _plan_around(self) -> None:
-        """A layer turned out to be one that has to be kept: others may make up for it."""
+        """A layer turned out not to be recomputable: make a new plan, in which other layers make up for it."""
         if self._planner.profile is None or self.plan.provisional:
             return
         try:
             self._apply(self._planner.plan_again(self._excluded()))
         except BudgetError as error:
-            self._log_once(f"without recomputing that layer no plan fits any more: {error}")
+            self._log_once(f"no plan fits without recomputing that layer: {error}")
 
     # Logging
 
@@ -299,8 +299,8 @@ class Executor:
         return f"<memscale executor {state} {type(self.model).__name__}: {self.plan.describe()}>"
 
 
-# How each action runs, by its identifier in the table of C; None: as without MemScale. What is planned but has no
-# handler cannot be run by this version.
+# How each action runs, by its identifier in the table of C; None: as without MemScale. An action
+# without a handler can be planned, but not run by this version.
 HANDLERS: dict[str, Callable[[Executor, Unit, tuple[Any, ...], dict[str, Any]], Any] | None] = {
     "keep": None,
     "recompute": Executor.recompute,

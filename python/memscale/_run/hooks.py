@@ -22,7 +22,7 @@ active_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", l
 
 
 def nothing(*args: Any, **kwargs: Any) -> None:
-    """What a hook of ours becomes in a copy that was made without asking ``__reduce_ex__``."""
+    """What a hook of ours becomes in a copy that was made without ``__reduce_ex__``."""
 
 
 class Hook:
@@ -73,7 +73,7 @@ def refuse_data_parallel() -> None:
 
 
 def may_hook() -> bool:
-    """Not inside a compiler, a transform, or a mode that sees every operation: backward would run without it."""
+    """False inside a compiler, a transform, or a dispatch mode: backward would run outside of it."""
     if torch.compiler.is_compiling() or _is_tracing() or not _hooks_allowed():
         return False
     if torch._C._len_torch_dispatch_stack() > 0:

@@ -3,8 +3,8 @@
 The work is done in C (``_core/recompute``): ``_core.Unit.run`` notes what a call depends on (inputs, the state of the
 unit's modules, random generators, torch's switches) and recomputes the unit under the same conditions when backward
 asks for the tensors that it saved. The first run of a unit is *checked*: everything is kept, as without MemScale, then
-the unit is recomputed at once and its outputs are compared bit for bit. Only a unit that repeats itself gives its
-tensors up.
+the unit is recomputed at once and its outputs are compared bit for bit. Only if they
+are equal are the saved tensors of the unit freed.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ _BLOCKS = " ▏▎▍▌▋▊▉█"
 _FANCY = ("█", "▒", "│")  # a bar, what is uncertain, the limit
 _ASCII = ("#", "=", "|")
 _MIN_CELLS = 12
-# What is drawn, from left to right: categories of a peak that share a line, and its name where there is little room.
+# What is drawn, from left to right: categories of a peak that share a line, and a short name for narrow terminals.
 _LINES: tuple[tuple[tuple[str, ...], str], ...] = (
     (("parameters",), "parameters"),
     (("gradients",), "gradients"),
@@ -27,7 +27,7 @@ _LINES: tuple[tuple[tuple[str, ...], str], ...] = (
 
 
 class Bars:
-    """Bars over a scale from 0 to `top` bytes, with a line at `limit`. Where there is no room for them, none."""
+    """Bars over a scale from 0 to `top` bytes, with a line at `limit`. Empty if there is no room for bars."""
 
     def __init__(self, top: int, limit: int, n_cells: int) -> None:
         self.n_cells = n_cells if n_cells >= _MIN_CELLS else 0
@@ -38,7 +38,7 @@ class Bars:
         self.has_colour = has_colour()
 
     def bar(self, start: int, end: int, shaded: int = 0) -> str:
-        """One from start to end, and as a shade from there on. Of the smallest one something is seen."""
+        """A bar from start to end, shaded up to `shaded`. Even the smallest bar is visible."""
         if not self.n_cells:
             return ""
         cells = [" "] * (self.n_cells + 1)
@@ -78,11 +78,11 @@ class Bars:
 def part_lines(
     parts: Mapping[str, int], peak: tuple[int, int, int], limit: tuple[int, str], width: int
 ) -> Iterator[str]:
-    """The parts of a peak one after the other, the limit as a line through all of them.
+    """The parts of a peak, each starting where the one before ends, and the limit as a line through all of them.
 
     Args:
         parts: in bytes, by category.
-        peak: its bytes, and the least and the most that it may be.
+        peak: its bytes, and the lower and upper end of its error band.
         limit: its bytes, and what it is.
         width: of the terminal.
     """

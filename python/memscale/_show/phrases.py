@@ -22,7 +22,7 @@ Place = tuple["str | None", str]  # a layer, or None, and a phase
 
 
 def peak_place(place: Place | None, timeline: Sequence[Segment] = ()) -> str:
-    """Where a peak is. With the segments of its step, the loss can be told from what is between layers."""
+    """Where a peak is. With the segments of its step, the loss is told apart from other work between layers."""
     layer, phase = place or (None, "setup")
     if phase in ("setup", "end"):
         return "between steps"
@@ -116,7 +116,7 @@ def describe(plan: Plan) -> str:
     """What a plan does, in one sentence."""
     n = len(plan.entries)
     if plan.provisional:
-        return f"start lean: recompute {plan.n_recomputed} of {n} layers until the first batch has been seen"
+        return f"provisional: recompute {plan.n_recomputed} of {n} layers until the first batch has been seen"
     budget = f"budget {size(plan.budget_bytes)}"
     if plan.skipped:
         return f"nothing to do: a peak of {size(plan.baseline_peak_bytes)} is under a quarter of the {budget}"

@@ -1,4 +1,4 @@
-"""A plan as one page of HTML that needs nothing but itself: figures, why, the layers, and the trade as a drawing."""
+"""A plan as one self-contained HTML page: figures, reasons, the layers, and memory against time as a drawing."""
 
 from __future__ import annotations
 

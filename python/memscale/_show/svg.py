@@ -1,4 +1,4 @@
-"""The trade between memory and time, drawn: an SVG that needs nothing but itself.
+"""Memory against time as a self-contained SVG drawing.
 
 The drawing brings its own background, dark where the reader's colours are dark, so that it can be read on any page.
 """
@@ -42,16 +42,16 @@ def pareto_svg(
     chosen: tuple[int, float] | None = None,
     title: str = "Memory against time",
 ) -> str:
-    """The trade as an SVG document.
+    """Memory against time as an SVG document.
 
     Args:
-        points: of ``plan.pareto()``; one at least.
+        points: of ``plan.pareto()``; at least one.
         budget_bytes: where a line is drawn.
         chosen: peak bytes and seconds of the plan that is marked.
         title: text above the drawing.
     """
     if not points:
-        raise ValueError("pareto_svg needs one point at least")
+        raise ValueError("pareto_svg needs at least one point")
     return "\n".join(_Drawing(points, budget_bytes, chosen).lines(title)) + "\n"
 
 
@@ -71,7 +71,7 @@ class _Drawing:
 
     @staticmethod
     def _is_near(budget: float, sizes: list[float]) -> bool:
-        """A budget that is far from all points would leave them no room."""
+        """Is the budget near the points? A line far away would leave them no room."""
         span = max(max(sizes) - min(sizes), max(sizes) / 4)
         return min(sizes) - span <= budget <= max(sizes) + span
 

@@ -24,9 +24,9 @@ _FIGURE = re.compile(r"(\d) (?=[kMGT]?B\b|[mu]?s\b|[BMk] param)")  # and its uni
 
 
 class Progress:
-    """One line on a terminal that says what is being done, and goes when it is done.
+    """One line on a terminal that shows what is being done, and is removed afterwards.
 
-    With a delay nothing is shown before that many seconds have passed since it was made: what is quick needs no words.
+    With a delay nothing is shown for that many seconds, so that quick work shows nothing at all.
     """
 
     def __init__(self, stream: TextIO | None, delay: float = 0.0) -> None:
@@ -52,7 +52,7 @@ class Progress:
             self._erase()
 
     def close(self) -> None:
-        """Nothing is shown any more."""
+        """Remove the line; nothing is shown from now on."""
         if self._timer is not None:
             self._timer.cancel()
         self.clear()
@@ -162,6 +162,6 @@ def flush() -> None:
 
 
 def drop_output() -> None:
-    """What is left in the buffer goes nowhere: Python would try to write it again at exit, and complain."""
+    """Drop what is left in the buffer: Python would try to write it again at exit, and report an error."""
     with contextlib.suppress(AttributeError, OSError):  # not a file
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

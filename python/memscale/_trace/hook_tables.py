@@ -1,4 +1,4 @@
-"""A model's hooks, out of the way while a step is traced: it is not the user's step."""
+"""Disables a model's hooks while a step is traced, since it is not one of the user's steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 
 
 def without_hooks(parameters: list[nn.Parameter]) -> contextlib.AbstractContextManager[None]:
-    """No hooks on gradients: they may be somebody's optimizer."""
+    """Disable hooks on gradients: they may run an optimizer."""
     return _emptied([t for p in parameters for t in (p._backward_hooks, p._post_accumulate_grad_hooks) if t])
 
 
@@ -21,12 +21,12 @@ _OBSERVERS = (
     "_backward_hooks",
     "_backward_pre_hooks",
 )
-# Whose forward pre-hooks make weights or move inputs; anybody else's only look.
+# Libraries whose forward pre-hooks make weights or move inputs; other hooks only observe.
 _MAKERS = ("torch", "memscale", "transformers", "accelerate", "peft")
 
 
 def without_observers(model: nn.Module) -> contextlib.AbstractContextManager[None]:
-    """No hooks that look at what modules are given and return: it is not the user's step."""
+    """Disable hooks that observe inputs and outputs of modules: it is not one of the user's steps."""
     tables = [vars(m)[name] for m in model.modules() for name in _OBSERVERS if vars(m).get(name)]
     return _emptied(tables, [vars(m)["_forward_pre_hooks"] for m in model.modules()])
 
@@ -38,7 +38,7 @@ def _is_observer(hook: Any) -> bool:
 
 @contextlib.contextmanager
 def _emptied(tables: list[Any], mixed: list[Any] | None = None) -> Iterator[None]:
-    """Tables of hooks without what is in them; mixed ones without observers."""
+    """Empty the tables of hooks; from mixed tables, take the observers out."""
     every = [*tables, *(mixed or [])]
     before = [dict(table) for table in every]
     for table in tables:

@@ -1,4 +1,4 @@
-"""What operations make of meta tensors, remembered: models repeat themselves, and torch works shapes out in Python.
+"""A cache of results on meta tensors: models repeat layers, and torch computes their shapes in Python, slowly.
 
 Only results that depend on nothing but the key are remembered: those of operations that neither mutate nor alias.
 """
@@ -85,7 +85,7 @@ def _key(value: Any) -> Any:
 
 
 def _describe(output: Any) -> list[Description | None] | Description | None:
-    """How to make such tensors; None if that would not give the same."""
+    """How to make such tensors again; None if they cannot be made the same way."""
     if isinstance(output, torch.Tensor):
         return _describe_one(output)
     if not isinstance(output, tuple):

@@ -46,7 +46,7 @@ def trace_step(
     shapes: bool = False,
     quietly: bool = False,
 ) -> TracedStep:
-    """Trace a step statically, or else on real data, as far as the settings let it. Quietly: nobody's hooks see it.
+    """Trace a step statically, or else on real data, as far as the settings allow. No hook of the user sees it.
 
     Raises:
         MemScaleError: neither works.
@@ -60,7 +60,7 @@ def trace_step(
     if not why:
         try:
             pairs = _profile_all(tracer, tracer.static, arguments, evaluation, samples)
-        except MemScaleError:  # it would not run either
+        except MemScaleError:  # it would not run on real data either
             raise
         except Exception as error:
             why = f"{type(error).__name__}: {error}" if not isinstance(error, UnknownValueError) else str(error)
@@ -100,7 +100,7 @@ def _profile_all(
 
 
 def _fit(pairs: list[_Pair], batch: int, length: int) -> _Pair:
-    """One profile for all shapes, at the shape that was asked for. The last one checks the others."""
+    """One profile for all shapes, returned at the shape that was asked for. The last trace checks the fit."""
     if len(pairs) == 1:
         return pairs[0]
     core = _core.profile_fit([pair[0] for pair in pairs]).at(batch, length)
@@ -125,7 +125,7 @@ def _profile_with(tracer: Tracer, trace: Callable[..., Trace], arguments: tuple[
         plain = trace(*arguments)
         try:
             core = make(plain, trace(*arguments, recompute=True))
-        except MemScaleError:  # the two do not match: it is known as it is, but not with units recomputed
+        except MemScaleError:  # the traces do not match: the step is known as it is, but not with units recomputed
             core = make(plain, None)
         unwrapped = make(trace(*arguments, use_cache=True), None) if tracer.caches else core
     return core, unwrapped

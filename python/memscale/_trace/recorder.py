@@ -90,7 +90,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         return index
 
     def ignore(self, tensor: torch.Tensor) -> None:
-        """This one represents something that is counted already."""
+        """Do not count this tensor: it represents one that is counted already."""
         storage = tensor.untyped_storage()
         self._numbers[storage._cdata] = -1
 
@@ -106,7 +106,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         watched[index] = weakref.ref(storage, died)
 
     def stop(self) -> None:
-        """Nothing that dies from now on is recorded."""
+        """Record no more deaths of storages."""
         self._watched.clear()
 
     # Operations
@@ -118,14 +118,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             func = _ADD_IN_PLACE
         output = self._shapes.run(func, args, kwargs or {}) if self._shapes else func(*args, **(kwargs or {}))
         if func is _RAND and self._shapes and output.dim() == 0:
-            output.fill_(0.5)  # a coin that decides whether a layer runs falls on its likelier side
+            output.fill_(0.5)  # a random number that decides whether a layer runs (layer drop) gets its likelier value
         self.values.note(func, args, kwargs, output)
         if func is not _DETACH:  # autograd's own, which hooks on saved tensors change
             self._record(func, args, kwargs, output)
         return output
 
     def _accumulates(self, args: Any, kwargs: Any) -> bool:
-        """Does the engine add up two gradients? Without a mode around it does so in place, if nobody else holds the
+        """Is this the engine adding two gradients? Without a dispatch mode it adds in place, if nothing else holds the
         first."""
         if kwargs or len(args) != 2 or not all(isinstance(t, torch.Tensor) for t in args):
             return False
@@ -173,7 +173,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         """The unit whose backward runs: the one that made the node."""
         node = torch._C._current_autograd_node()
         sequence = _LEAF if node is None else node._sequence_nr()
-        if sequence < _LEAF:  # else it belongs to whoever came before
+        if sequence < _LEAF:  # else it belongs to the unit before it
             at = bisect.bisect_right(self._begins, sequence) - 1
             self.move_to(self._owners[at] if at >= 0 else -1)
 
@@ -183,7 +183,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             self.trace.events.extend((_core.TRACE_UNIT, unit, 0))
 
     def recompute_unit(self, unit: int) -> None:
-        """From now on it is the recomputation of this unit that works; -1: no longer."""
+        """What follows belongs to the recomputation of this unit; -1: to none."""
         self._recomputing = unit >= 0
         self.trace.events.extend((_core.TRACE_RECOMPUTE, unit, 0))
 
@@ -193,7 +193,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
 
 def _counts(tensor: torch.Tensor) -> tuple[int, int]:
-    """How many hold a storage, and a tensor of it."""
+    """The reference counts of a storage and of a tensor on it."""
     count: Any = getattr(tensor, "_use_count", int)
     return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata), count()
 
@@ -215,7 +215,7 @@ def _in_own_function() -> bool:
 
 @functools.cache
 def _counts_if_alone() -> tuple[int, int]:
-    """What `_counts` says inside of a mode about a gradient that only torch's engine holds."""
+    """What `_counts` returns inside a dispatch mode for a gradient that only torch's engine holds."""
     seen = []
 
     class Watch(TorchDispatchMode):  # type: ignore[misc]

@@ -36,8 +36,8 @@ def at_shapes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[Any, 
 
 
 def resized(value: Any, old: Shape, new: Shape, copies: dict[int, torch.Tensor] | None = None) -> Any:
-    """An input of one batch and length, at another. A tensor that is given twice (labels that are the input, say) stays
-    one."""
+    """An input of one batch and length, at another. A tensor that is given twice (such as labels that are the
+    input) stays one tensor."""
     resized_tensors = {} if copies is None else copies
     if isinstance(value, torch.Tensor):
         if id(value) not in resized_tensors:

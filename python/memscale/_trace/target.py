@@ -1,8 +1,8 @@
 """What a target device does differently from the meta device: autocast, attention kernels, fused dropout.
 
 Written from torch's documented behaviour ("Automatic Mixed Precision package", the operator lists), for tensors that
-have no device of that kind. A function mode sees what Python calls; functions that torch writes in Python are run
-without their check for overrides, so that what they call is seen as well.
+have no device of that kind. A function mode sees what Python calls; functions that torch has in Python are run
+without their check for overrides, so that the functions they call are seen as well.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ _DROPOUTS = {nnf.dropout, torch.dropout}
 
 # Losses whose sum is in the memory of all that was summed up.
 _ROOMY_LOSSES = _functions({"mse_loss", "smooth_l1_loss", "soft_margin_loss"})
-# Recurrent layers of libraries, which say only in a run what they keep for backward.
+# Recurrent layers of libraries: what they keep for backward is only known from a run.
 _RECURRENT = {
     "cuda": _functions({"lstm", "gru", "rnn_tanh", "rnn_relu"}),
     "cpu": _functions({"lstm"}) if torch.backends.mkldnn.is_available() else set(),
@@ -105,7 +105,7 @@ _bodies: dict[Any, Callable[..., Any] | None] = {}
 
 
 def _without_override_check(function: Any) -> Callable[..., Any] | None:
-    """The body of a function that torch writes in Python, without its question whether anybody overrides it."""
+    """The body of a function that torch has in Python, without its check for overrides."""
     if function not in _bodies:
         _bodies[function] = None
         of_python = getattr(function, "__module__", None) in _PYTHON and isinstance(function, types.FunctionType)
@@ -120,7 +120,7 @@ def _without_override_check(function: Any) -> Callable[..., Any] | None:
 
 
 class Rules(TorchFunctionMode):  # type: ignore[misc]
-    """Lets meta tensors go the way that tensors on the target device would."""
+    """Runs operations on meta tensors as they would run on the target device."""
 
     def __init__(self, target: Target) -> None:
         super().__init__()
@@ -251,8 +251,8 @@ class Rules(TorchFunctionMode):  # type: ignore[misc]
     def _math(
         self, query: Any, key: Any, value: Any, mask: Any, dropout: float, is_causal: bool, scale: float | None
     ) -> torch.Tensor:
-        """Attention without a fused kernel, step by step as torch does it: 16 bits are computed in 32, and what has a
-        name here lives as long there."""
+        """Attention without a fused kernel, step by step as torch does it: 16 bits are computed in 32, and a tensor
+        that has a name here lives as long as in torch."""
         wide_query, wide_key, wide_value = (self._to_float(t) for t in (query, key, value))
         root = (query.size(-1) ** -0.5 if scale is None else abs(scale)) ** 0.5
         scaled = wide_query * root
@@ -272,7 +272,7 @@ class Rules(TorchFunctionMode):  # type: ignore[misc]
                 if self.target.kind == "cuda"
                 else torch.dropout(scores, dropout, True)
             )
-        _returned = scores.to(query.dtype)  # torch returns them, too, and nobody takes them
+        _returned = scores.to(query.dtype)  # torch returns them too, and they are not used
         return torch.matmul(scores, every_value).to(query.dtype)
 
     def _kernel(self, query: Any, key: Any, mask: Any, gqa: bool) -> str:
@@ -287,7 +287,7 @@ class Rules(TorchFunctionMode):  # type: ignore[misc]
 
 
 def _kernel_of_cpu(query: Any, key: Any, value: Any, mask: Any, dropout: float, is_causal: bool, gqa: bool) -> str:
-    """The kernel that torch chooses on the CPU. It is asked, with small tensors of the same kind."""
+    """The kernel that torch chooses on the CPU: torch is asked, with small tensors of the same kind."""
     n_rows, n_columns = query.size(-2), key.size(-2)
 
     def small(tensor: Any) -> Any:

@@ -64,7 +64,7 @@ class _TracedUnit:
         return output
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """As the executor does, but that nothing needs to be checked."""
+        """Run it recomputed, as the executor does, but without the check of the first run."""
         self.recorder.recompute_unit(self.index)  # what a call notes is not the step's own
         call = _core.Call(self.unit, args, kwargs)
         if call.opaque is not None:
@@ -89,7 +89,7 @@ class _TracedUnit:
 
 
 def _configs(model: nn.Module) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """What the configs of modules hold: some models note things there in their first forward."""
+    """The contents of the modules' configs: some models store values there in their first forward."""
     configs = {id(c): c for c in (vars(m).get("config") for m in model.modules()) if hasattr(c, "__dict__")}
     return [(vars(config), dict(vars(config))) for config in configs.values()]
 
@@ -125,7 +125,7 @@ class _CacheOff:
 
 
 class Tracer:
-    """Traces steps of one model, which is put back as it was, whatever happens."""
+    """Traces steps of one model, which is put back as it was even after an error."""
 
     def __init__(self, model: nn.Module, target: Target, *, quietly: bool = False) -> None:
         if not quietly and any(module in touched_modules for module in model.modules()):
@@ -136,7 +136,7 @@ class Tracer:
         units = find_flagged_units(model)
         self.units = {name: module for name, module, _ in units}
         self.unit_flags = array("I", [flags for _, _, flags in units]).tobytes()
-        self.not_recomputable: set[int] = set()  # indices of units that turned out not to be so
+        self.not_recomputable: set[int] = set()  # indices of units that turned out not to be recomputable
         self._shapes = MetaCache()
 
     @property
@@ -204,7 +204,7 @@ class Tracer:
                 around = contextlib.nullcontext() if autocast is None else torch.autocast(kind, autocast)
                 run = self._evaluate if evaluation else self._run
                 run(recorder, around, args, kwargs, loss_of)
-                recorder.device_types = {"meta"}  # an optimizer's step depends on shapes alone
+                recorder.device_types = {"meta"}  # what an optimizer's step allocates depends on shapes alone
                 twins = self._twins_with_gradients(recorder, parameters)
                 with recorder:
                     self._optimize(recorder, None if evaluation else maker, twins)
@@ -310,8 +310,8 @@ class Tracer:
     def _copy_inputs(
         self, recorder: Recorder, args: Any, kwargs: Any, copy: Callable[[torch.Tensor], torch.Tensor]
     ) -> tuple[Any, Any]:
-        """Inputs that a step may change, and give gradients to."""
-        twins: dict[int, torch.Tensor] = {}  # what is given twice (labels that are the input, say) is copied once
+        """Copies of the inputs, which a step may change and compute gradients for."""
+        twins: dict[int, torch.Tensor] = {}  # a tensor that is given twice (input and labels) is copied once
 
         def twin_of(tensor: torch.Tensor) -> torch.Tensor:
             twin = copy(tensor).requires_grad_(tensor.requires_grad)

@@ -14,7 +14,7 @@ from .tracer import OptimizerMaker
 
 
 def is_fused(optimizer: torch.optim.Optimizer | None) -> bool:
-    """Does it update in place, without temporaries?"""
+    """Does this optimizer update in place, without temporaries?"""
     return optimizer is not None and any(group.get("fused") for group in optimizer.param_groups)
 
 
@@ -25,7 +25,7 @@ def maker_of(optimizer: torch.optim.Optimizer | None, on_gpu: bool) -> Optimizer
         return lambda twins: default(_trainable(twins), foreach=on_gpu) if twins else None
 
     kind = kind_of(optimizer)
-    lists = on_gpu and (kind is None or kind.has_lists)  # what torch does unless it is told otherwise
+    lists = on_gpu and (kind is None or kind.has_lists)  # torch's default
 
     def make(twins: dict[int, nn.Parameter]) -> torch.optim.Optimizer:
         cls = type(optimizer)
@@ -77,7 +77,7 @@ def _plain_options(options: dict[str, Any], on_gpu: bool, accepted: Any) -> dict
 
 
 def make_optimizer(name: str, model: nn.Module) -> torch.optim.Optimizer:
-    """An optimizer of the table over what the model trains. Raises MemScaleError if that is nothing."""
+    """An optimizer of the table over what the model trains. Raises MemScaleError if the model trains nothing."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not parameters:
         raise MemScaleError("the model has no parameter that is trained")
@@ -88,6 +88,6 @@ def make_optimizer(name: str, model: nn.Module) -> torch.optim.Optimizer:
     optimizer: torch.optim.Optimizer = cls(parameters, **kind.options)
     for group in optimizer.param_groups if kind.fused else ():
         group["fused"] = (
-            True  # torch refuses it as an argument on the meta device; what counts is that the groups say so
+            True  # torch refuses it as an argument on the meta device; what counts is the flag of the groups
         )
     return optimizer

@@ -9,7 +9,7 @@ from torch import nn
 
 
 def takes_use_cache(module: nn.Module) -> bool:
-    """Does the module's forward take ``use_cache``, and has its config a word on it?"""
+    """Does the module's forward take ``use_cache``, and does its config have such a field?"""
     return _config_value(module, "use_cache") is not None and use_cache_position(module) is not None
 
 
@@ -23,13 +23,13 @@ def use_cache_position(module: nn.Module) -> int | None:
 
 
 def would_cache(module: nn.Module, place: int, args: Any, kwargs: dict[str, Any]) -> bool:
-    """Would this call fill a cache because the config says so, not the caller?"""
+    """Would this call fill a cache because of the config, without the caller asking for it?"""
     chosen = kwargs.get("use_cache") is not None or len(args) > place
     return not chosen and bool(_config_value(module, "use_cache"))
 
 
 def _config_value(module: nn.Module, name: str) -> Any:
-    """A field of a module's config, if it has such; configs come in all shapes, so nothing here may raise."""
+    """A field of a module's config, if it has such; configs can be objects of any kind, so nothing here may raise."""
     try:
         return getattr(getattr(module, "config", None), name, None)
     except Exception:

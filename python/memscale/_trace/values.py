@@ -1,4 +1,4 @@
-"""The values of small index tensors on the meta device, worked out only when somebody asks.
+"""The values of small index tensors on the meta device, computed only when the model asks for them.
 
 Models look at masks and positions: is the mask all ones, do positions restart? Such tensors come from integer inputs
 and constants, of any type: a mask may begin as floating-point ones. How each was made is remembered, not the tensors,
@@ -19,7 +19,7 @@ _CONSTANTS = {torch.ops.aten.ones.default, torch.ops.aten.zeros.default, torch.o
 
 
 class UnknownValueError(RuntimeError):
-    """Something was asked for that only a run tells: a value that depends on data, say."""
+    """Something was asked for that is only known in a run, such as a value that depends on data."""
 
 
 class _Made:
@@ -58,7 +58,7 @@ class Values:
         self.guess: float | None = None  # the answer where a value depends on data and its size does not matter
 
     def know(self, twin: torch.Tensor, real: torch.Tensor) -> None:
-        """A meta tensor has the values of a real one. If that has none either they are ones: a mask hides nothing."""
+        """A meta tensor gets the values of a real one, or ones if that has none either: a mask that hides nothing."""
         if not _is_index(real):
             return
         if real.device.type == "meta":

@@ -21,7 +21,7 @@ void core_free(PyObject *self);
 /* Is it None, or not given? */
 int core_is_none(PyObject *object);
 
-/* Texts of Python; NULL or -1 with an exception where it is no text. */
+/* Text of a Python string; NULL or -1 with an exception if it is not a string. */
 const char *core_utf8(PyObject *object, size_t *out_n);
 
 /* ---- Types; each file adds its own ---- */
@@ -34,7 +34,7 @@ int core_add_profile(PyObject *module, core_state *state);
 int core_add_gpu(PyObject *module, core_state *state);
 int core_add_tables(PyObject *module, core_state *state);
 
-/* What an object stands for, borrowed; NULL with a TypeError if it is something else. */
+/* The library's object inside one of Python's, borrowed; NULL with a TypeError if it is of another type. */
 const ms_device *core_device_of(core_state *state, PyObject *object);
 const ms_profile *core_profile_of(core_state *state, PyObject *object);
 const ms_plan *core_plan_of(core_state *state, PyObject *object);
@@ -50,7 +50,7 @@ typedef struct core_step {
     PyObject *profile, *half, *may_change; /* borrowed; NULL: not given */
 } core_step;
 
-/* Complete a request (request.c) by a step. -1 with an exception. */
+/* Complete a request (py_request.c) by a step. -1 with an exception. */
 int core_request_complete(core_state *state, PyObject *request, core_step *step, int fused);
 
 /* Units as the library takes them, from a list of tuples; names are borrowed. NULL with an exception, else PyMem_Free.

@@ -76,7 +76,7 @@ static int find_model(core_state *state, PyObject *name, ms_gpu_model *out) {
     const char *text = core_utf8(name, &n);
     if (text == NULL) return -1;
     if (strlen(text) != n) {
-        PyErr_SetString(PyExc_ValueError, "the name of a GPU has no null characters");
+        PyErr_SetString(PyExc_ValueError, "the name of a GPU must not contain null characters");
         return -1;
     }
     *out = (ms_gpu_model){.struct_bytes = sizeof *out};
@@ -143,7 +143,7 @@ static PyObject *rates_getattr(PyObject *self, PyObject *name) {
 }
 
 static PyType_Slot rates_slots[] = {
-    {Py_tp_doc, (void *)"How fast a device is: ms_rates of memscale.h, whose comments say what each field is."},
+    {Py_tp_doc, (void *)"How fast a device is: ms_rates of memscale.h, whose comments describe each field."},
     {Py_tp_new, rates_new},
     {Py_tp_dealloc, core_free},
     {Py_tp_methods, rates_methods},
@@ -176,7 +176,7 @@ static int64_t kind_of(PyObject *text, int is_integrated) {
     return -1;
 }
 
-/* Every rule of a device is the library's: a request that does nothing is made from it. */
+/* The library has all rules for devices: to check this one, a request is made for it. */
 static int check_device(core_state *state, const ms_device *device) {
     ms_settings settings = {.struct_bytes = sizeof settings};
     ms_plan_request request = {.struct_bytes = sizeof request};

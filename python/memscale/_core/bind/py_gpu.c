@@ -123,7 +123,7 @@ static void gpu_dealloc(PyObject *object) {
 }
 
 PyDoc_STRVAR(close_doc, "close($self, /)\n--\n\n"
-                        "Give contexts and programs back, once calls that are running have returned. Later calls "
+                        "Release contexts and programs, once running calls have returned. Later calls "
                         "raise ValueError.");
 
 static PyObject *gpu_close(PyObject *object, PyObject *Py_UNUSED(unused)) {
@@ -139,7 +139,7 @@ static PyObject *get_count(PyObject *object, void *Py_UNUSED(closure)) {
     return gpu == NULL ? NULL : end_call(self, PyLong_FromLongLong(ms_gpu_count_devices(gpu)));
 }
 
-/* Reasons come from other libraries and are cut to fit: they may be no UTF-8. */
+/* Reasons come from other libraries and are cut to fit: they may not be valid UTF-8. */
 static PyObject *part_row(const char *name, const ms_gpu_component_info *part) {
     PyObject *text = PyUnicode_DecodeUTF8(part->text, (Py_ssize_t)strlen(part->text), "replace");
     if (text == NULL) return NULL;
@@ -169,7 +169,7 @@ static PyObject *gpu_components(PyObject *object, PyObject *Py_UNUSED(unused)) {
 }
 
 PyDoc_STRVAR(hw_doc, "hw($self, root='', /)\n--\n\n"
-                     "This host with its GPUs as a JSON record; makes no context. root stands before every path read.");
+                     "This host with its GPUs as a JSON record; makes no context. root is put before every path.");
 
 static PyObject *gpu_hw(PyObject *object, PyObject *args) {
     GpuObject *self = (GpuObject *)object;

@@ -36,7 +36,7 @@ static int read_array(PyObject *bytes, size_t item_bytes, const void **out, int6
     Py_ssize_t n;
     if (PyBytes_AsStringAndSize(bytes, &data, &n) < 0) return -1;
     if ((size_t)n % item_bytes != 0) {
-        PyErr_SetString(PyExc_ValueError, "an array of a trace is cut off");
+        PyErr_SetString(PyExc_ValueError, "an array of a trace is not a whole number of integers");
         return -1;
     }
     *out = data;
@@ -91,7 +91,8 @@ static int read_unit_arrays(PyObject *sizes, PyObject *flags, ms_profile_request
         read_array(flags, sizeof *out->unit_flags, (const void **)&out->unit_flags, &n_flags) < 0)
         return -1;
     if (n_sizes == out->n_units && n_flags == out->n_units) return 0;
-    PyErr_SetString(PyExc_ValueError, "profile_from_traces(): as many sizes and flags as names are needed");
+    PyErr_SetString(PyExc_ValueError,
+                    "profile_from_traces(): param_bytes and flags must have one number for each name");
     return -1;
 }
 

@@ -16,7 +16,7 @@ typedef struct RequestObject {
     PyObject *device;        /* owned Device */
 } RequestObject;
 
-/* Host memory counts only where something may go there and no limit is set; looking takes a moment. */
+/* Host memory matters only if something may be offloaded and no limit is set; reading it takes a moment. */
 static ms_status init_request(const ms_settings *settings, const ms_device *device, ms_plan_request *out) {
     ms_hw host = {.struct_bytes = sizeof host};
     int looks = settings->techniques & MS_TECHNIQUE_OFFLOAD && settings->offload_limit_bytes < 0;
@@ -163,7 +163,7 @@ static PyObject *request_pareto(PyObject *self, PyObject *args, PyObject *keywor
 
 PyDoc_STRVAR(find_budget_doc, "find_budget($self, profile, *, half=None, may_change=None, fused=False)\n--\n\n"
                               "The least budget in bytes, in round figures, for which there is a plan; 0: the device "
-                              "has not that much.");
+                              "has less.");
 
 static PyObject *request_find_budget(PyObject *self, PyObject *args, PyObject *keywords) {
     static const char *const names[] = {"profile", "half", "may_change", "fused", NULL};
@@ -193,8 +193,10 @@ static PyMethodDef request_methods[] = {
 
 static PyMemberDef request_members[] = {
     {"device", T_OBJECT_EX, offsetof(RequestObject, device), READONLY, "what the step runs on"},
-    {"budget_bytes", T_LONGLONG, offsetof(RequestObject, request.budget_bytes), READONLY, "what may be reserved there"},
-    {"margin_bytes", T_LONGLONG, offsetof(RequestObject, request.margin_bytes), READONLY, "of that, left free"},
+    {"budget_bytes", T_LONGLONG, offsetof(RequestObject, request.budget_bytes), READONLY,
+     "what may be reserved on the device"},
+    {"margin_bytes", T_LONGLONG, offsetof(RequestObject, request.margin_bytes), READONLY,
+     "the part of it that is left free"},
     {"host_limit_bytes", T_LONGLONG, offsetof(RequestObject, request.host_limit_bytes), READONLY,
      "host memory that may be filled; 0 where nothing may go there"},
     {"slowdown_ppm", T_LONGLONG, offsetof(RequestObject, request.slowdown_ppm), READONLY,

@@ -141,7 +141,7 @@ static PyObject *shape_plans_new(PyTypeObject *type, PyObject *args, PyObject *k
 
 /* ---- Finding ---- */
 
-/* What Python made of a plan, which is given away. */
+/* What Python made of a plan; takes the plan over. */
 static PyObject *object_of(ShapePlansObject *self, core_state *state, ms_plan *plan) {
     PyObject *address = PyLong_FromVoidPtr(plan);
     PyObject *known = address == NULL ? NULL : PyDict_GetItemWithError(self->objects, address);

@@ -4,7 +4,7 @@
  * are captured anew only where they changed since the last call), versions of tensors, switches, generators. Buffers
  * that the unit may change are copied, to be put back; other tensors are watched: whether something changed them in
  * place shows in their version counters. Then the forward runs with pack() of a SavedTensors as hook on saved tensors.
- * core_call_recompute(), which that asks for in backward, puts everything back and runs the forward again.
+ * In backward, the saved tensors call core_call_recompute(), which puts everything back and recomputes the forward.
  *
  * What always holds
  *   - leave() undoes what enter() did, last to first, also after an exception and after an enter() that failed halfway.
@@ -119,7 +119,7 @@ static int take_random_lock(core_state *state, const Call *self, PyObject **out)
     return -1;
 }
 
-/* Give it back; steals it. */
+/* Release it; steals the reference. */
 static int release_random_lock(core_state *state, PyObject *lock) {
     int status = lock == NULL ? 0 : call_method_void(lock, state->str_release);
     Py_XDECREF(lock);
@@ -182,7 +182,7 @@ Call *core_call_new(core_state *state, Unit *unit, PyObject *args, PyObject *kwa
     return NULL;
 }
 
-/* A buffer that is put back, with a copy of what is in it now. */
+/* A buffer that is put back, with a copy of its content. */
 static int keep_buffer(core_state *state, Call *self, PyObject *index, PyObject *name, PyObject *module,
                        PyObject *buffer) {
     PyObject *alias = PyObject_CallFunctionObjArgs(state->detach, buffer, NULL);
@@ -433,7 +433,7 @@ PyObject *core_run_hooked(core_state *state, PyObject *hook, PyObject *function,
 }
 
 /* Of a unit that is known to draw, only the GPUs' generators are compared after the forward: of the others, a
- * recomputation puts back those that moved, so that it does no harm to note one too many. One that did not draw when it
+ * recomputation puts back those that moved, so noting one too many does no harm. One that did not draw when it
  * was checked has all of them compared, since it may draw now. */
 static PyObject *run_and_note(core_state *state, Call *self, const core_facts *facts, PyObject *args,
                               PyObject *kwargs) {
@@ -538,7 +538,7 @@ int core_call_recompute(core_state *state, Call *self, PyObject *saved) {
     int status = result == NULL ? -1 : 0;
     Py_XDECREF(collect);
     Py_XDECREF(result);
-    if (status < 0 && PyErr_ExceptionMatches(state->stop)) { /* everything that is needed is there */
+    if (status < 0 && PyErr_ExceptionMatches(state->stop)) { /* all needed tensors are recomputed */
         PyErr_Clear();
         status = 0;
     }

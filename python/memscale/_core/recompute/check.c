@@ -1,9 +1,9 @@
 /* check.c - the first run of a unit, which is checked: may the unit be recomputed, and what does that need?
  *
  * Everything that the forward saves is kept, as without MemScale. Then the unit is recomputed at once, and its outputs
- * are compared bit for bit. Only a unit that repeats itself gives its tensors up; what was learned on the way
- * (core_facts) serves its later calls. One that does not is left alone: whatever its recomputation raises or changes,
- * the first run counts.
+ * are compared bit for bit. Only if they are equal are its tensors freed, and what was learned (core_facts)
+ * serves its later calls. Otherwise the unit is left alone: the first run counts, and an exception or a change of its
+ * recomputation has no effect.
  */
 #include "recompute.h"
 
@@ -99,7 +99,7 @@ static int has_cudnn_dropout(check *c) {
     return PyErr_Occurred() ? -1 : found;
 }
 
-/* Are the parameters of the modules others than before? Sets the problem. */
+/* Did the parameters of the modules change? Sets the problem. */
 static int check_parameters(check *c) {
     ModuleState *now = core_modules_capture(c->state, c->call->unit->module);
     PyObject *before = c->call->state->parameters, *after = now == NULL ? NULL : now->parameters;
@@ -211,7 +211,7 @@ static PyObject *note_hooks(check *c) {
     return noted;
 }
 
-/* Take the hooks off a tensor that it did not have. */
+/* Remove the hooks that a tensor did not have before. */
 static int remove_hooks_of(check *c, PyObject *tensor, PyObject *known) {
     PyObject *hooks = PyObject_GetAttr(tensor, c->state->str__backward_hooks);
     PyObject *keys = hooks != NULL && PyDict_Check(hooks) ? PyDict_Keys(hooks) : NULL;
@@ -251,8 +251,8 @@ static PyObject *run_in_new_context(check *c, PyObject *pack) {
 }
 
 /* Recompute with the real inputs and saved tensors of its own: a tensor that escapes, through a forward hook that
- * collects features, has its whole history. `*moved`: did the generators end elsewhere? NULL where it raised, which is
- * the problem or an exception. */
+ * collects features, has its whole history. `*moved`: did the generators end in another state? NULL if it raised, which
+ * is the problem or an exception. */
 static PyObject *recompute(check *c, const core_randomness *after, int *moved) {
     PyObject *saved = core_saved_new(c->state, c->call, 0);
     PyObject *pack = saved == NULL ? NULL : PyObject_GetAttr(saved, c->state->str_pack), *second = NULL;
@@ -335,7 +335,7 @@ static int run_kept(check *c) {
     return c->output == NULL ? -1 : core_randomness_keep_moved(state, &call->random, 0);
 }
 
-/* Gives the saved tensors up and lets the unit know, if nothing is wrong. */
+/* If nothing is wrong, frees the saved tensors and stores the facts in the unit. */
 static int settle(check *c) {
     if (c->problem != NULL) return 0;
     core_saved_release(c->saved);

@@ -2,13 +2,13 @@
  *
  * Inputs are copied when the unit is called: containers become new objects, since the caller may append to them later,
  * and tensors with a history become aliases without it, so that a call neither keeps the graph before it alive nor
- * registers anything on it. An alias shares memory and version counter with its tensor. An object that cannot be seen
- * into, such as a key-value cache, is reported: nobody could tell whether the call changes it.
+ * registers anything on it. An alias shares memory and version counter with its tensor. An object that cannot be
+ * looked into, such as a key-value cache, is reported: there is no way to tell whether the call changes it.
  *
  * Generators are noted before the first run; those that did not move are forgotten after it, so a recomputation puts
  * back only what the unit draws from. A generator on a GPU is its seed and offset: two numbers, no tensor, no wait for
  * the device. The states of Python's and numpy's generators are compared in place where randomness.c found that to
- * work; else, and for a unit that is known to draw from them, they are asked by their own functions (kind API).
+ * work; else, and for a unit that is known to draw from them, their own functions are called (kind API).
  */
 #include "recompute.h"
 
@@ -20,7 +20,7 @@ typedef struct snapshot {
     core_state *state;
     PyObject *tensors; /* list: as given, each once */
     PyObject *aliases; /* list: as they are in the copy */
-    PyObject *opaque;  /* owned: the type of the first object that cannot be seen into, or NULL */
+    PyObject *opaque;  /* owned: the type of the first object that cannot be looked into, or NULL */
 } snapshot;
 
 static PyObject *copy_input(snapshot *s, PyObject *object, int depth);
@@ -320,7 +320,7 @@ static int raw_moved(const core_raw *raw, const core_generator *g) {
     return raw->memory == NULL || !core_raw_equal(raw, g->state);
 }
 
-/* gauss() hands out every second number without a draw. */
+/* gauss() returns every second number without a draw. */
 static int python_moved(core_state *state, const core_generator *g) {
     if (raw_moved(&state->raw_python, g)) return 1;
     PyObject *gauss = PyObject_GetAttr(g->object, state->str_gauss_next);

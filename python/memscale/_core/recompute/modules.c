@@ -7,7 +7,7 @@
  * a capture serves later calls too, as long as the modules match it: every attribute is the same object, every
  * container holds the same ones. For a recomputation the modules get fresh copies of what was captured, and leave()
  * gives them their own dicts back. Where the modules match and the unit is known to leave no trace, it runs in place,
- * and leave() puts back whatever changed after all. Either way the recomputation leaves no trace in the modules.
+ * and leave() undoes any change that happens after all. Either way the recomputation leaves no trace in the modules.
  */
 #include "recompute.h"
 

@@ -56,7 +56,7 @@ static int draw(PyObject *generator, const char *method) {
 
 /* Are these pieces the whole state of a generator? Those of two generators with one seed must be equal at first and
  * differ after every draw (`methods` is a list that ends with NULL); once one's are copied to the other, both must
- * continue alike, over enough draws for a refill. 1, 0, or -1 with an exception. */
+ * continue in the same way, over enough draws for a refill. 1, 0, or -1 with an exception. */
 static int probe(PyObject *a, PyObject *b, core_raw *in_a, core_raw *in_b, const char *const *methods) {
     PyObject *copy = core_raw_copy(in_a);
     int works = copy == NULL ? -1 : core_raw_equal(in_b, copy);
@@ -106,7 +106,7 @@ int core_probe_python(core_state *state) {
     Py_XDECREF(base);
     Py_XDECREF(a);
     Py_XDECREF(b);
-    PyErr_Clear(); /* whatever went wrong: it does not work */
+    PyErr_Clear(); /* any failure means that it does not work */
     Py_CLEAR(state->raw_python.last);
     state->raw_python.memory = works == 1 ? (char *)state->python_random + sizeof(PyObject) : NULL;
     state->raw_python.n_bytes = works == 1 ? (size_t)n : 0;
@@ -175,7 +175,7 @@ void core_probe_numpy(core_state *state, PyObject *global) {
             state->raw_numpy = real;
         }
     }
-    PyErr_Clear(); /* whatever went wrong: it does not work */
+    PyErr_Clear(); /* any failure means that it does not work */
     state->numpy_probed = 1;
     Py_XDECREF(a);
     Py_XDECREF(b);

@@ -103,8 +103,8 @@ ModuleState *core_modules_capture(core_state *state, PyObject *root);
 int core_modules_match(ModuleState *self);
 
 /* Give the modules the state that was captured: in place if `in_place` allows it and they have it already, else in
- * fresh copies. leave() undoes it, and whatever was done to them in between; `*touched`, if not NULL, tells whether
- * something was. -1 with an exception. */
+ * fresh copies. leave() undoes it, and every change in between; `*touched`, if not NULL, tells whether there
+ * was one. -1 with an exception. */
 int core_modules_enter(core_state *state, ModuleState *self, int in_place);
 int core_modules_leave(core_state *state, ModuleState *self, int *touched);
 
@@ -113,7 +113,7 @@ int core_modules_leave(core_state *state, ModuleState *self, int *touched);
 typedef struct core_inputs {
     PyObject *args, *kwargs; /* owned: copies */
     PyObject *tensors;       /* owned list: the tensors in them */
-    PyObject *opaque;        /* owned: the type of the first object that cannot be seen into, or NULL */
+    PyObject *opaque;        /* owned: the type of the first object that cannot be looked into, or NULL */
 } core_inputs;
 
 int core_inputs_copy(core_state *state, PyObject *args, PyObject *kwargs, core_inputs *out);
@@ -247,7 +247,7 @@ int core_call_leave(core_state *state, Call *self);
 /* Call a function with the method `hook` of a SavedTensors as hook on saved tensors. */
 PyObject *core_run_hooked(core_state *state, PyObject *hook, PyObject *function, PyObject *args, PyObject *kwargs);
 
-/* Run the unit again under the conditions of its first run, with the collect() of its saved tensors as hook. -1 with an
+/* Recompute the unit under the conditions of its first run, with the collect() of its saved tensors as hook. -1 with an
  * exception. */
 int core_call_recompute(core_state *state, Call *self, PyObject *saved);
 

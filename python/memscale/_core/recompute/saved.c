@@ -9,11 +9,11 @@
  * What always holds
  *   - A handle is owned by the graph alone and owns the SavedTensors, which knows its handles only weakly. So all of it
  *     dies with the graph, and a handle that died early is not recomputed for.
- *   - Recomputed tensors belong to one backward (its graph task) and are given up as they are handed out. Another
+ *   - Recomputed tensors belong to one backward (its graph task) and are released as they are returned. Another
  *     backward, or a second request, recomputes again: always right, at worst slower.
  *   - With `keep`, the tensors are held as plain autograd would hold them, until core_saved_release(). They are held as
  *     detached aliases: a saved output itself would close a cycle through C++ that no collector sees.
- *   - A parameter that is saved is kept: it is there anyway, and need not be looked for in a recomputation.
+ *   - A parameter that is saved is kept: it exists anyway, and need not be found in a recomputation.
  *   - Recomputed tensors are held as they are, with the graph of the recomputation, which has nothing but None in place
  *     of saved tensors. It goes with them, as the handles die or are served.
  */
@@ -40,7 +40,7 @@ typedef struct slot {
     PyObject *tensor;    /* owned; NULL while there is none */
     int64_t version;     /* of `tensor` when it was saved */
     SavedHandle *handle; /* borrowed; NULL once it died */
-    int is_parameter; /* `tensor` is a parameter, which is there anyway: kept, not recomputed; the shape is not noted */
+    int is_parameter;    /* `tensor` is a parameter, which exists anyway: kept, not recomputed; no shape is noted */
 } slot;
 
 struct SavedTensors {
@@ -268,7 +268,7 @@ static void unlock_saved(SavedTensors *self) {
     PyThread_release_lock(self->lock);
 }
 
-/* Hand a slot's tensor out. Autograd cannot check the version of a tensor that went through hooks, so it is done here.
+/* Return a slot's tensor. Autograd cannot check the version of a tensor that went through hooks, so it is done here.
  */
 static PyObject *take(core_state *state, SavedTensors *self, Py_ssize_t index) {
     slot *s = &self->slots[index];
@@ -318,7 +318,7 @@ PyObject *core_unpack(PyObject *module, PyObject *object) {
     SavedTensors *saved = handle->saved;
     int64_t task = current_task(state);
     if (task == NO_TASK) return NULL;
-    /* What this backward has had recomputed is there: a recomputation that runs, on any thread, belongs to none yet. */
+    /* Does the slot hold a tensor of this backward? A running recomputation, on any thread, belongs to none yet. */
     const slot *s = &saved->slots[handle->index];
     if (s->tensor != NULL && (s->is_parameter || saved->task == task)) return take(state, saved, handle->index);
     Py_INCREF(object); /* the handle, and with it `saved`, stays while Python code runs */

@@ -1,6 +1,6 @@
 /* unit.c - the objects Unit and Call, as Python sees them, and what is learned about a unit.
  *
- * Python's memscale._recompute.Unit adds what is needed once for each unit.
+ * memscale._run.recomputation.Unit, in Python, adds what the executor needs of a unit.
  */
 #include "recompute.h"
 
@@ -147,7 +147,7 @@ static PyObject *get_opaque(PyObject *object, void *Py_UNUSED(closure)) {
 }
 
 static PyGetSetDef call_getset[] = {
-    {"opaque", get_opaque, NULL, "The type of the first input that cannot be seen into, or None.", NULL},
+    {"opaque", get_opaque, NULL, "The type of the first input that cannot be looked into, or None.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -158,7 +158,7 @@ PyDoc_STRVAR(run_checked_doc,
              "run_checked($self, args, kwargs, /)\n--\n\n"
              "Run the forward, keeping everything that it saves, then recompute it at once and compare. Returns the "
              "output, what is wrong as (text, is it a surprise?) or None, and the tensors that were saved. If nothing "
-             "is wrong they are given up, and the unit knows what its recomputation needs.");
+             "is wrong they are freed, and the unit knows what its recomputation needs.");
 
 static PyMethodDef call_methods[] = {
     {"run", FAST(core_call_run), METH_FASTCALL, call_run_doc},
