@@ -2,9 +2,8 @@
 #include "../common/status.h"
 #include "decide.h"
 
-#define MARGIN_PARTS 64 /* as in settings.c */
-#define DIGITS 10000    /* budgets in round figures: 4 digits */
-#define MAX_TRIES 6     /* of a batch: each takes the caller a trace */
+#define DIGITS 10000 /* budgets in round figures: 4 digits */
+#define MAX_TRIES 6  /* of a batch: each takes the caller a trace */
 
 /* ---- Budgets ---- */
 
@@ -19,7 +18,7 @@ static ms_status try_budget(const ms_plan_request *request, int64_t budget_bytes
     ms_plan *plan = NULL;
     ms_plan_request wider = *request;
     wider.budget_bytes = budget_bytes;
-    wider.margin_bytes = budget_bytes / MARGIN_PARTS;
+    wider.margin_bytes = budget_bytes / MS__MARGIN_PARTS;
     ms_status status = ms_plan_create(&wider, &plan);
     ms_plan_destroy(plan);
     return status;
@@ -36,7 +35,7 @@ ms_status ms_plan_find_budget(const ms_plan_request *theirs, int64_t *out_bytes)
         if (status == MS_OK) *out_bytes = 1;
         return status;
     }
-    int64_t peak = ms__error_value(), needed = peak + peak / (MARGIN_PARTS - 1) + 1;
+    int64_t peak = ms__error_value(), needed = peak + peak / (MS__MARGIN_PARTS - 1) + 1;
     int64_t usable = request->device == NULL ? INT64_MAX : request->device->usable_bytes;
     for (size_t i = 0; i < sizeof extra_parts / sizeof *extra_parts && status == MS_E_BUDGET; i++) {
         int64_t budget = round_up(needed + (extra_parts[i] > 0 ? needed / extra_parts[i] : 0));

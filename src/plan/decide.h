@@ -8,6 +8,7 @@
 #include "chain_build.h"
 #include "plan.h"
 
+#define MS__MARGIN_PARTS 64 /* this part of a budget stays free: what a prediction may be wrong by */
 #define MS__N_MODEL_CHOICES (MS_MODEL_ALL + 1)
 
 /* A plan that is possible. */

@@ -5,10 +5,10 @@
 #include "../sim/actions.h"
 #include "../sim/model_options.h"
 #include "../sim/roofline.h"
+#include "decide.h"
 
 #define PPM INT64_C(1000000)
 #define ROUND_BYTES (INT64_C(256) << 20) /* what is free changes all the time: rounded down to this, plans repeat */
-#define MARGIN_PARTS 64                  /* the part of a budget that stays free */
 #define LEAST_RESERVE_BYTES (INT64_C(2) << 30) /* of host memory, left to the program and to others: this, ... */
 #define RESERVE_PARTS 16                       /* ... or this part of all */
 #define MOST_BYTES (INT64_C(1) << 50)          /* more than any device has: as good as no limit */
@@ -111,7 +111,7 @@ static ms_plan_request request_for(const ms_settings *settings, const ms_device 
     bool has_budget = settings->budget_bytes > 0;
     ms_plan_request request = {.budget_bytes = budget_of(settings, device),
                                .slowdown_ppm = settings->slowdown_ppm < 0 ? -1 : settings->slowdown_ppm};
-    request.margin_bytes = request.budget_bytes / MARGIN_PARTS;
+    request.margin_bytes = request.budget_bytes / MS__MARGIN_PARTS;
     allow(&request, settings, device);
     if (uses_host(&request)) request.host_limit_bytes = host_limit_of(settings, host);
     if (device->kind != MS_DEVICE_HOST && !has_budget) request.simulation |= MS_SIMULATE_ALLOCATOR;

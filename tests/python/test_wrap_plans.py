@@ -192,6 +192,14 @@ def test_a_plan_by_its_path(tmp_path):
         memscale.detach(model)
 
 
+def test_a_wrapped_model_knows_its_trade():
+    args, kwargs = LARGE.batch_of("gpt2")
+    model = memscale.wrap(LARGE.make("gpt2"), config_of(0.040), args or kwargs)
+    points = memscale.executor_of(model).plan.pareto(4)
+    assert len(points) > 1
+    assert points[0].peak_bytes > points[-1].peak_bytes
+
+
 def test_a_path_without_a_plan(tmp_path):
     model = LARGE.make("gpt2")
     path = tmp_path / "plan.json"

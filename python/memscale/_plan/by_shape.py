@@ -102,7 +102,7 @@ class Planner:
         core = self.profile.core if self._plans is None else self._plans.profile()
         may_change = bytes(unit.name not in excluded for unit in self.profile.units)
         fused = self.profile.fused
-        plan = Plan(self.request.core.plan(core, may_change=may_change, fused=fused))
+        plan = self.request.create(core, may_change=may_change, fused=fused)
         self._plans = _core.ShapePlans(
             request=self.request.core,
             plan=plan.core,

@@ -69,6 +69,7 @@ class Request:
         half: AnyProfile | None = None,
         may_change: Iterable[object] | None = None,
         *,
+        fused: bool = False,
         provisional: bool = False,
     ) -> Plan:
         """The plan for a step.
@@ -77,12 +78,13 @@ class Request:
             profile: of the step.
             half: of the same step in 16 bits.
             may_change: for each unit of the profile, whether anything may be done to it; None: as in the profile.
+            fused: the optimizer needs no temporaries; a :class:`Profile` knows that itself.
             provisional: no decision: every layer that may be is recomputed.
 
         Raises:
             BudgetError: no plan fits the budget.
         """
-        step = StepArguments(profile, half if self.half else None, may_change)
+        step = StepArguments(profile, half if self.half else None, may_change, fused=fused)
         core = self.core.plan(
             step.profile, half=step.half, may_change=step.may_change, fused=step.fused, recompute_all=provisional
         )
@@ -113,11 +115,18 @@ class Request:
 class StepArguments:
     """A step as the extension takes it."""
 
-    def __init__(self, profile: AnyProfile, half: AnyProfile | None, may_change: Iterable[object] | None) -> None:
+    def __init__(
+        self,
+        profile: AnyProfile,
+        half: AnyProfile | None,
+        may_change: Iterable[object] | None,
+        *,
+        fused: bool = False,
+    ) -> None:
         self.profile = _core_of(profile)
         self.half = None if half is None else _core_of(half)
         self.may_change = None if may_change is None else bytes(bool(may) for may in may_change)
-        self.fused = isinstance(profile, Profile) and profile.fused
+        self.fused = profile.fused if isinstance(profile, Profile) else fused
 
 
 def _bytes_of(gigabytes: float | None, *, least: int, none: int) -> int:
