@@ -257,7 +257,7 @@ def test_every_command_in_a_document_is_one():
 
 
 def test_the_example_of_the_readme(command, monkeypatch):
-    """As it is there, but for figures."""
+    """The output is as in the README, except for figures."""
     monkeypatch.setenv("COLUMNS", "90")
     text = re.search(r"```\n\$ memscale plan (.*)\n([^`]*)```", (ROOT / "README.md").read_text())
     code, output, errors = command(*shlex.split(text.group(1)))

@@ -165,7 +165,7 @@ def train(tmp_path, monkeypatch):
 
 @pytest.fixture
 def patient(monkeypatch):
-    """However slow the machine is."""
+    """No deadline for alternatives: the answer does not depend on the speed of the machine."""
     monkeypatch.setattr(_estimate, "_SECONDS", 1e6)
 
 
@@ -236,7 +236,7 @@ def test_lengths():
     ],
 )  # fmt: skip
 def test_labels(kind, settings, shape, dtype):
-    """As the model takes them: it is run with them."""
+    """The labels are what the model takes: it is run with them."""
     config = transformers.BertConfig(num_hidden_layers=1, hidden_size=32, num_attention_heads=2, **settings)
     model = getattr(transformers, kind)(config)
     batch = _models.make_batch(config, 3, 8, "cpu", model_class=type(model))
@@ -439,7 +439,7 @@ def test_errors(capsys, monkeypatch, tiny):
         ("gpt2", "cpu:x"): "--gpu: device='cpu:x' is not allowed: Invalid device string",
         ("gpt2", "t4", "--seq", "1025"): "gpt2 takes at most 1024 tokens, not 1025",
         ("vit-base", "t4", "--seq", "3"): "vit-base takes images, which have no length: leave --seq out",
-        ("gpt2", "t4", "--batch", "100000"): "a batch of 100000 x 512 tokens is too much: ",
+        ("gpt2", "t4", "--batch", "100000"): "a batch of 100000 x 512 tokens is too large: ",
         (tiny, "t4", "--budget", "50"): "a budget of 50.0 GB is more than Tesla T4 has: 15.1 GB",
     }
     for (model, gpu, *more), words in cases.items():
@@ -602,7 +602,7 @@ def test_equal_questions_have_equal_answers(tiny):
 
 
 def test_the_largest_batch_is_the_largest(train, patient):
-    """And few traces find it."""
+    """The batch that is found is the largest that fits, and few traces are needed to find it."""
     subject = f"{train}:wide"
     for budget in (0.12, 0.15, 0.5):
         found = _estimate.run(request(subject, batch=100, budget=budget))
@@ -624,7 +624,7 @@ def test_out_of_time(train, monkeypatch):
 
 
 def test_nothing_fits(train, patient):
-    """State alone is too much: no batch is tried, no list avoided; a GPU with more memory is named, where one may."""
+    """The model's state alone does not fit: no batch is tried; a larger GPU is named, if one exists."""
     found = _estimate.run(request(f"{train}:wide", batch=8, budget=0.02))
     assert [way.fits for way in found.alternatives] == [False, False]
     assert found.alternatives[1].text.startswith("no batch fits: ")
@@ -651,7 +651,7 @@ def test_a_model_that_does_not_take_small_batches(train, tmp_path, patient):
 
 
 class Terminal(io.StringIO):
-    """One of any encoding."""
+    """A terminal of any encoding."""
 
     def __init__(self, encoding):
         super().__init__()
@@ -682,7 +682,7 @@ def show(monkeypatch):
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory):
-    """One that fits, one that does not, one that nearly does, and some odd ones."""
+    """An estimate that fits, one that does not, one that nearly does, and some unusual ones."""
     path = tmp_path_factory.mktemp("answers") / "a-configuration-with-a-long-name.json"
     path.write_text(json.dumps(TINY))
     fits = _estimate.run(_options.EstimateOptions(str(path), gpu="h200", batch=128))
@@ -851,7 +851,7 @@ def test_every_command_in_a_document_is_one():
 
 
 def test_the_example_of_the_readme(capsys, monkeypatch):
-    """As it is there, but for figures."""
+    """The output is as in the README, except for figures."""
     monkeypatch.setenv("COLUMNS", "90")
     text = re.search(r"```\n\$ memscale estimate (.*)\n([^`]*)```", (ROOT / "README.md").read_text())
     code, output, errors = command(capsys, *shlex.split(text.group(1)))

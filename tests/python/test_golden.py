@@ -100,7 +100,7 @@ def check_limits(case, plan, request):
 
 
 def test_modes_are_in_order():
-    """What a mode can do, the next can do, too: none refuses what the one before fits, and none is larger."""
+    """A mode can do all that the mode before it can: it fits what that fits, with a peak that is not higher."""
     for (subject, card, budget, _), group in itertools.groupby(
         sorted(
             golden.make_all(QUICK).items(),
@@ -129,7 +129,7 @@ def test_a_larger_budget_is_never_slower():
 
 
 def test_what_profiles_were_made_with_is_pinned():
-    """Else the test below would be skipped everywhere, and nobody would see it."""
+    """Otherwise the test below would be skipped everywhere without anybody noticing."""
     pinned = dict(line.split("==") for line in (ROOT / "requirements.txt").read_text().split() if "==" in line)
     assert json.loads(golden.MADE_WITH.read_text()) == {name: pinned[name] for name in ("torch", "transformers")}
 

@@ -11,7 +11,7 @@ from memscale import Config
 
 @contextlib.contextmanager
 def as_in_a_script():
-    """pytest's own handlers on the root logger are out of the way."""
+    """Without pytest's own handlers on the root logger."""
     root = logging.getLogger()
     handlers, root.handlers = root.handlers, []
     try:

@@ -56,8 +56,8 @@ def test_what_was_there_before():
     assert memscale.measure_peak(lambda: None).before_bytes == before
 
 
-def test_what_was_there_before_may_go():
-    """Nobody reports a block that is older than the measurement; its storage is seen to die."""
+def test_older_blocks_that_are_freed():
+    """The profiler does not report blocks from before the measurement; their storages are watched."""
     held = [mebibytes(6), mebibytes(2)]
 
     def fn():
@@ -77,7 +77,7 @@ def test_what_was_there_before_may_go():
 
 
 def test_gradients_of_an_earlier_step():
-    """zero_grad at the beginning of a step gives back what the step before it left."""
+    """zero_grad at the beginning of a step frees the gradients of the step before."""
     model = nn.Linear(512, 512, bias=False)
     x = torch.ones(1, 512)
 
@@ -90,7 +90,7 @@ def test_gradients_of_an_earlier_step():
 
 
 def test_addresses_that_are_used_again():
-    """A block of an earlier measurement died unseen; another took its place, and dies now."""
+    """A block of an earlier measurement was freed unseen; another one at its address is freed now."""
     held = []
     memscale.measure_peak(lambda: held.append(mebibytes(8)))
     held.clear()
@@ -129,7 +129,7 @@ def test_against_the_meter():
 
 
 def test_the_meter_itself():
-    """The yardstick of the predictions, on sizes that are known."""
+    """The reference for predictions, on known sizes."""
     with Meter() as meter:
         a = mebibytes(4)
         with meter.mark("one"):

@@ -83,7 +83,7 @@ def planned(gpt2, quiet_config):
 
 @pytest.fixture
 def rich(gpt2):
-    """A plan of all that the engine could do."""
+    """A plan with every technique."""
     _, _, known, half = gpt2
 
     def plan(**changes):

@@ -36,7 +36,7 @@ def gpu():
 
 
 def asked(gpu, mode="balanced", unrunnable=True, **fields):
-    """A request with what no executor of this version runs, unless that is switched off."""
+    """A request that also allows what this version cannot run, unless that is switched off."""
     return Request(Config(mode, **fields), gpu, unrunnable=unrunnable)
 
 
@@ -153,7 +153,7 @@ def test_host_memory(gpu):
 
 
 def test_host_memory_does_not_count_where_nothing_goes_there(gpu):
-    """Else plans would change from day to day for no reason."""
+    """Otherwise plans would change from day to day for no reason."""
     assert asked(gpu, "conservative").core.host_limit_bytes == 0
     assert asked(gpu, "aggressive", unrunnable=False).core.host_limit_bytes == 0
     assert asked(gpu, enable_offloading=False).core.host_limit_bytes == 0

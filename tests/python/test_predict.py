@@ -157,14 +157,14 @@ def test_peaks(name, precision, optimizer):
     ],
 )
 def test_peaks_of_a_traced_run(name, precision):
-    """What could be known without running is no different when it is run."""
+    """A static profile and one of a real run predict the same."""
     config = memscale.Config(use_static_profiling=False)
     known = check(build_of(name), lambda: LARGE.batch_of(name), precision, config=config)
     assert known.source == "empirical"
 
 
 class Branches(nn.Module):
-    """One input of many: its gradients are added up, by the engine in place, by somebody's own function not."""
+    """One input for many: its gradients are added, in place by the engine, out of place by a custom function."""
 
     class Sum(torch.autograd.Function):
         @staticmethod
@@ -194,7 +194,7 @@ def test_gradients_are_added_in_place(own):
 
 
 def test_sizes_are_megabytes():
-    """Errors of a few kilobytes must not pass for accuracy, nor parameters for activations."""
+    """The models are large enough that an error of 2 % would show, and activations outweigh parameters."""
     for name in ("gpt2", "resnet", "mlp"):
         args, kwargs = LARGE.batch_of(name)
         parts = memscale.profile(LARGE.make(name), args or kwargs, loss=zoo.loss_of).parts
@@ -227,7 +227,7 @@ def test_a_model_without_a_loss(name):
 
 
 def test_pure_bf16():
-    """The model itself in bf16: by the name of the precision, and as it is found."""
+    """A model in bf16: chosen by name of the precision, or found in the model."""
     name = "gpt2"
     args, kwargs = LARGE.batch_of(name)
     simulated = memscale.profile(LARGE.make(name), args or kwargs, precision="pure-bf16").simulate()
@@ -361,7 +361,7 @@ def assert_both_ways_give_the_same(model, batch, precision, *, by_name=True):
 
 
 def alike():
-    """Without dropout: torch adds masks to scores in place, but not while somebody watches."""
+    """Without dropout: torch adds masks to scores in place, but not inside a dispatch mode."""
     found = []
     for name, precision in itertools.product(LARGE.names, ("fp32", "bf16")):
         if name not in EMPIRICAL | {"t5"}:  # which learns its bias: the same

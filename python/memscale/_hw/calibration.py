@@ -175,7 +175,7 @@ def _writing_to(path: Path) -> Iterator[None]:
     except OSError as error:
         raise _core.MemScaleError(
             f"the calibration {path} cannot be written: {error.strerror or error}. "
-            f"Name another file with path=, --output or ${VARIABLE}"
+            f"Name another file with path=, --output or {VARIABLE}"
         ) from error
 
 
