@@ -1,4 +1,4 @@
-/* arena.c - a chain of blocks that double up to a size; a larger request gets a block of its own. */
+/* arena.c - a chain of blocks whose sizes double up to a limit; a larger request gets its own block. */
 #include "arena.h"
 
 #include <stdint.h>

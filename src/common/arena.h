@@ -24,8 +24,8 @@ void *ms__arena_alloc(ms__arena *arena, size_t n_bytes);
 /* The same for an array; also NULL where the product overflows. */
 void *ms__arena_array(ms__arena *arena, size_t n, size_t item_bytes);
 
-/* Several arrays at once: ms__arena_arrays(arena, MS__ARRAY(a, n), MS__ARRAY(b, m)) lets the pointers a and b point to
- * n and m zeroed items. Errors: MS_E_NO_MEMORY. */
+/* Several arrays at once: ms__arena_arrays(arena, MS__ARRAY(a, n), MS__ARRAY(b, m)) sets the pointers a and b to n and
+ * m zeroed items. Errors: MS_E_NO_MEMORY. */
 typedef struct ms__array {
     void *pointer; /* the address of a pointer to objects */
     size_t n, item_bytes;

@@ -1,7 +1,7 @@
 /* hash.c - the stable hash of signatures and fingerprints.
  *
- * Eight bytes at a time, read as little-endian whatever the machine, each folded in with a multiply and a shift.
- * Not for hostile keys: it decides equality of shapes and plans, and collisions cost a wrong label, never memory.
+ * Eight bytes at a time, read as little-endian whatever the machine, each folded in with a multiply and a shift. Not
+ * for hostile keys: it is used to compare shapes and plans, where a collision costs a wrong label, never memory.
  */
 #include "hash.h"
 

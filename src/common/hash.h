@@ -1,4 +1,4 @@
-/* hash.h - mixing of the stable 64-bit hash of memscale.h with whole numbers. */
+/* hash.h - adds integers to the stable 64-bit hash of memscale.h. */
 #ifndef MS_COMMON_HASH_H
 #define MS_COMMON_HASH_H
 

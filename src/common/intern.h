@@ -5,9 +5,9 @@
 #include "arena.h"
 #include "status.h"
 
-/* Move the first of every set of equal items to the front, in their order; `*out_n` are left. `(*out_index)[i]` is
- * where item i went; it belongs to the arena. Items are compared byte by byte: padding must be the same. Errors:
- * MS_E_NO_MEMORY. */
+/* Move the first of every set of equal items to the front, in their order; `*out_n` items remain. `(*out_index)[i]` is
+ * the new index of item i; it belongs to the arena. Items are compared byte by byte, so padding must be equal too.
+ * Errors: MS_E_NO_MEMORY. */
 ms_status ms__intern(ms__arena *arena, void *items, size_t n, size_t item_bytes, uint32_t **out_index, uint32_t *out_n);
 
 #endif

@@ -48,27 +48,27 @@ ms_status ms__json_read(ms__arena *arena, const char *text, size_t n_bytes, cons
 /* A member of an object, or NULL. */
 const ms__json *ms__json_get(const ms__json *object, const char *key);
 
-/* Typed members of an object that must be there; the error names the key. */
+/* Required members of an object, by type; the error names the key. */
 ms_status ms__json_get_int(const ms__json *object, const char *key, int64_t min, int64_t *out);
 ms_status ms__json_get_bool(const ms__json *object, const char *key, bool *out);
 ms_status ms__json_get_string(const ms__json *object, const char *key, const char **out);
 ms_status ms__json_get_array(const ms__json *object, const char *key, const ms__json **out);
 
-/* An array of whole numbers within these bounds, which must be there; `*out` belongs to the arena. */
+/* A required array of whole numbers within these bounds; `*out` belongs to the arena. */
 ms_status ms__json_get_ints(const ms__json *object, const char *key, int64_t min, int64_t max, ms__arena *arena,
                             int64_t **out, size_t *out_n);
 
-/* Error MS_E_PARSE if the value is no object or has a key that is not in the list (which ends in NULL). */
+/* Error MS_E_PARSE if the value is not an object or has a key that is not in the list (which ends in NULL). */
 ms_status ms__json_check_keys(const ms__json *object, const char *const *allowed);
 
-/* Errors: MS_E_PARSE if the value is no object or has no version under this key, MS_E_VERSION if it is another one. */
+/* Errors: MS_E_PARSE if the value is not an object or has no version under this key, MS_E_VERSION if that differs. */
 ms_status ms__json_check_version(const ms__json *document, const char *key, int64_t version);
 
 typedef struct ms__json_writer {
     MS__VEC(char) text;
     ms_status status;
     int depth;
-    int n_rows; /* that are open, one inside the other */
+    int n_rows; /* rows that are open, one inside the other */
     bool need_comma;
 } ms__json_writer;
 

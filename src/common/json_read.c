@@ -38,7 +38,8 @@ static ms_status read_word(reader *r, const char *word) {
     return MS_OK;
 }
 
-/* The length of the valid UTF-8 sequence at `s`, or 0. Overlong forms, surrogates and values above U+10FFFF are out. */
+/* The length of the valid UTF-8 sequence at `s`, or 0. Overlong forms, surrogates and values above U+10FFFF are
+ * invalid. */
 static size_t utf8_length(const unsigned char *s, size_t n) {
     if (s[0] < 0x80) return 1;
     size_t length = s[0] >= 0xF0 ? 4 : s[0] >= 0xE0 ? 3 : 2;
@@ -123,7 +124,7 @@ static ms_status read_escape(reader *r, char *out, size_t *n) {
     return MS_OK;
 }
 
-/* Bytes up to the closing quote: what the decoded string needs at most, since every escape shrinks. */
+/* Bytes up to the closing quote. The decoded string needs no more, since decoding makes every escape shorter. */
 static size_t raw_string_bytes(const reader *r) {
     size_t at = r->at;
     while (at < r->n_bytes && r->text[at] != '"') at += r->text[at] == '\\' ? 2 : 1;
@@ -188,7 +189,7 @@ static bool whole_number(const char *digits, size_t n, bool negative, ms__json *
     return true;
 }
 
-/* strtod reads the decimal point of the host program's locale, so give it that one. */
+/* strtod expects the decimal point of the host program's locale. */
 static double parse_double(char *text) {
     char probe[16];
     (void)snprintf(probe, sizeof probe, "%.1f", 0.5);

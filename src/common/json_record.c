@@ -42,7 +42,7 @@ ms_status ms__json_check_version(const ms__json *document, const char *key, int6
     if (document->type != MS__JSON_OBJECT) return ms__fail(MS_E_PARSE, "a JSON object was expected");
     ms_status status = ms__json_get_int(document, key, 1, &found);
     if (status == MS_OK && found != version)
-        status = ms__fail(MS_E_VERSION, "%s of version %lld, this library reads %lld", key, (long long)found,
+        status = ms__fail(MS_E_VERSION, "%s has version %lld; this library reads version %lld", key, (long long)found,
                           (long long)version);
     return status;
 }

@@ -1,9 +1,9 @@
-/* log.c - the logging sink: copies of what the host program set, and which of them is in use.
+/* log.c - the logging sink: copies of the sinks that the host program set, and which of them is in use.
  *
- * There is no lock, so that a fork cannot leave one taken: a new sink goes to the next slot, and only then becomes the
- * current one. A reader copies the current slot and looks whether it still had its turn afterwards; it had not if the
- * sink was replaced so often meanwhile that its slot was used again. All accesses are sequentially consistent: a reader
- * that sees a field of a later turn also sees that the slot has lost its turn.
+ * There is no lock, so that a fork cannot leave one locked: a new sink goes to the next slot, and only then becomes the
+ * current one. A reader copies the current slot and then checks that the slot still has the same turn; it has not if
+ * the sink was replaced so often meanwhile that the slot was used again. All accesses are sequentially consistent: a
+ * reader that sees a field of a later turn also sees that the turn of the slot has changed.
  */
 #include "log.h"
 
@@ -22,7 +22,7 @@ static struct slot {
     atomic_int min_level;
 } slots[N_SLOTS];
 
-static _Atomic(uint64_t) last_turn;    /* that was handed out */
+static _Atomic(uint64_t) last_turn;    /* the last one handed out */
 static _Atomic(uint64_t) current_turn; /* 0: no sink was set */
 
 void ms_log_set_sink(const ms_log_sink *sink) {

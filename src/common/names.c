@@ -36,7 +36,7 @@ int ms__bit_number(uint32_t flag, int n) {
 }
 
 ms_status ms__name_get(const ms__name *names, int64_t n, int64_t index, ms_name_info *out, const char *function) {
-    if (index < 0 || index >= n) return ms__fail(MS_E_INVALID, "%s: the number is unknown", function);
+    if (index < 0 || index >= n) return ms__fail(MS_E_INVALID, "%s: this number is unknown", function);
     const ms_name_info info = {.name = names[index].name, .identifier = names[index].identifier};
     return ms__struct_write(MS__STRUCT(ms_name_info), &info, out);
 }

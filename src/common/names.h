@@ -1,4 +1,4 @@
-/* names.h - the names of categories, phases and techniques: one table each, written nowhere else.
+/* names.h - the names of categories, phases and techniques: one table each, and the only place where they are written.
  *
  * A name is for people, an identifier for files and programs; all are static.
  */

@@ -1,6 +1,6 @@
-/* shared.h - counting the owners of an object that is never changed after it was made.
+/* shared.h - counts the owners of an immutable object.
  *
- * A count of 0 is one owner, so that a zeroed object has its maker as owner. Any thread.
+ * A count of 0 means one owner, so a zeroed object belongs to its creator. Any thread.
  */
 #ifndef MS_COMMON_SHARED_H
 #define MS_COMMON_SHARED_H

@@ -19,7 +19,7 @@
 /* Record a failure of this thread and return `status`. */
 ms_status ms__fail(ms_status status, const char *format, ...) MS__PRINTF(2, 3);
 
-/* The same, with the number that goes with the status: needed_bytes or byte_offset of ms_error_info. */
+/* The same, with the number that belongs to the status: needed_bytes or byte_offset of ms_error_info. */
 ms_status ms__fail_value(ms_status status, int64_t value, const char *format, ...) MS__PRINTF(3, 4);
 
 /* Out of memory, for `n_bytes` wanted. */

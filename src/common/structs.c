@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* A size that was never set may be anything. Larger ones are not believed, since they are read and written. */
+/* A size that was never set may be anything. Larger sizes are refused, since that many bytes are read and written. */
 #define MAX_BYTES ((uint64_t)1 << 16)
 
 static uint64_t bytes_of(const void *theirs) {
@@ -16,7 +16,7 @@ ms_status ms__struct_check(ms__struct s, const void *theirs) {
     if (theirs == NULL) return ms__fail(MS_E_INVALID, "the pointer to %s is NULL", s.name);
     uint64_t n_bytes = bytes_of(theirs);
     if (n_bytes >= s.first_bytes && n_bytes <= MAX_BYTES) return MS_OK;
-    return ms__fail(MS_E_INVALID, "%s.struct_bytes is %llu, at least %zu expected: set it to sizeof(%s)", s.name,
+    return ms__fail(MS_E_INVALID, "%s.struct_bytes is %llu, but must be at least %zu: set it to sizeof(%s)", s.name,
                     (unsigned long long)n_bytes, s.first_bytes, s.name);
 }
 
@@ -26,7 +26,8 @@ ms_status ms__struct_read(ms__struct s, const void *theirs, void *ours) {
     size_t n_theirs = (size_t)bytes_of(theirs);
     for (size_t i = s.n_bytes; i < n_theirs; i++)
         if (((const unsigned char *)theirs)[i] != 0)
-            return ms__fail(MS_E_VERSION, "%s: byte %zu is set, which version %s of the library does not know", s.name,
+            return ms__fail(MS_E_VERSION,
+                            "%s: the field at byte %zu is set, but version %s of the library does not know it", s.name,
                             i, MS_VERSION_STRING);
     uint64_t n_ours = s.n_bytes;
     memset(ours, 0, s.n_bytes);

@@ -1,7 +1,8 @@
-/* structs.h - structures that cross the boundary, between programs and libraries of different age.
+/* structs.h - structures that cross the boundary between programs and libraries of different versions.
  *
- * A caller's structure may be smaller or larger than ours: struct_bytes is its size as the caller was compiled. Nothing
- * outside these functions reads or writes a caller's structure. What memscale.h promises ("Structs") is kept here.
+ * A caller's structure may be smaller or larger than ours: struct_bytes is its size when the caller was compiled.
+ * Nothing outside these functions reads or writes a caller's structure. What memscale.h promises ("Structs") is kept
+ * here.
  */
 #ifndef MS_COMMON_STRUCTS_H
 #define MS_COMMON_STRUCTS_H
@@ -54,8 +55,8 @@ typedef struct ms__struct {
 
 #define MS__STRUCT(type) ((ms__struct){#type, sizeof(type), MS__FIRST_##type})
 
-/* Is this a caller's structure? For outputs that take time to compute, before it is spent. Errors: MS_E_INVALID (NULL,
- * or struct_bytes is not a size of this structure). */
+/* Is this a caller's structure? Called for outputs that take time to compute, before they are computed. Errors:
+ * MS_E_INVALID (NULL, or struct_bytes is not a size of this structure). */
 ms_status ms__struct_check(ms__struct s, const void *theirs);
 
 /* Copy a caller's structure to ours. Fields that it does not have are 0. Errors: as ms__struct_check, and MS_E_VERSION

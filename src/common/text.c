@@ -1,4 +1,4 @@
-/* text.c - sizes and times as people read them. Whole numbers only, so that the text is the same everywhere. */
+/* text.c - sizes and times as people read them. Only integer arithmetic, so that the text is the same everywhere. */
 #include "text.h"
 
 #include <string.h>
@@ -33,7 +33,7 @@ static uint64_t power_of_ten(int exponent) {
     return power;
 }
 
-/* Rounded to a number of significant digits; what has fewer stays. */
+/* Rounded to a number of significant digits; a number with fewer stays as it is. */
 static uint64_t round_to(uint64_t n, int digits) {
     int dropped = count_digits(n) - digits;
     if (dropped <= 0) return n;

@@ -11,14 +11,14 @@ typedef struct ms__figure {
     char text[32];
 } ms__figure;
 
-/* `digits` significant digits (at least MS__MIN_DIGITS), rounded: "10.6 GB", "537 MB", "12 bytes"; "7.70 us". */
+/* `digits` significant digits (at least MS__MIN_DIGITS), rounded: "10.6 GB", "537 MB", "12 B"; "7.70 us". */
 ms__figure ms__size_text(int64_t bytes, int digits);
 ms__figure ms__time_text(int64_t ns, int digits);
 
 /* With a sign also where it is positive: "+10.6 GB". */
 ms__figure ms__signed_text(ms__figure figure);
 
-/* How many digits two numbers of one sentence need so that different numbers have different texts. */
+/* How many digits two numbers in one sentence need, so that different numbers look different. */
 int ms__size_digits(int64_t a, int64_t b);
 int ms__time_digits(int64_t a, int64_t b);
 

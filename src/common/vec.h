@@ -4,7 +4,7 @@
  *     if (!ms__vec_push(&numbers, 7)) return MS_E_NO_MEMORY;
  *     ms__vec_free(&numbers);
  *
- * Items move when it grows: keep indices, not pointers.
+ * Items move when the array grows: keep indices, not pointers.
  */
 #ifndef MS_COMMON_VEC_H
 #define MS_COMMON_VEC_H

@@ -1,8 +1,8 @@
 /* cache.c - the files of cache.h.
  *
  * A file is a header and the code: magic, format, key, size and hash of the code. Numbers are little-endian, as on
- * every machine that has these GPUs. A file that is short, long, altered, of another format or of another key counts as
- * absent; the next compilation replaces it.
+ * every machine that has these GPUs. A file that is too short, too long, altered, of another format or of another key
+ * counts as absent; the next compilation replaces it.
  */
 #include "cache.h"
 
@@ -65,13 +65,13 @@ void ms__cache_init(ms_gpu *gpu, const char *path) {
     if (set_path(gpu, path, "") || set_path(gpu, ms__prim_environment("MEMSCALE_CACHE_DIR"), "") ||
         set_path(gpu, shared, "/memscale") || set_path(gpu, ms__prim_environment("HOME"), "/.cache/memscale"))
         return;
-    (void)snprintf(gpu->cache_reason, sizeof gpu->cache_reason, "none of MEMSCALE_CACHE_DIR and HOME is set");
+    (void)snprintf(gpu->cache_reason, sizeof gpu->cache_reason, "neither MEMSCALE_CACHE_DIR nor HOME is set");
 }
 
-/* The first failure to write is kept for those who ask. */
+/* The first failure to write is remembered for ms_gpu_get_component. */
 static void tell_broken(ms_gpu *gpu, const char *reason) {
     int expected = FINE;
-    ms__log(MS_LOG_INFO, "compiled programs are not kept: %s", reason);
+    ms__log(MS_LOG_INFO, "compiled programs are not cached: %s", reason);
     if (!atomic_compare_exchange_strong(&gpu->cache_state, &expected, TELLING)) return;
     ms__component_fails(&gpu->cache_component, "%s", reason);
     atomic_store_explicit(&gpu->cache_state, BROKEN, memory_order_release); /* partner: ms__cache_describe */
@@ -120,7 +120,7 @@ bool ms__cache_get(ms_gpu *gpu, const char *name, ms__cache_key key, ms__image *
         memmove(bytes, code, n_code + 1); /* with the NUL that follows the file's last byte */
         *out = (ms__image){bytes, n_code};
     } else {
-        ms__log(MS_LOG_DEBUG, "%s is damaged or of another version: replaced", path);
+        ms__log(MS_LOG_DEBUG, "%s is damaged or of another version; it will be replaced", path);
         ms_free(bytes);
     }
     return intact;

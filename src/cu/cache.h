@@ -1,8 +1,8 @@
 /* cache.h - compiled programs on disk.
  *
- * One file a program, named by a key of all that its code depends on, put in place whole by a rename. Nothing that goes
- * wrong with it is an error: what cannot be read is compiled, what cannot be written is not kept, and the reason is
- * remembered for ms_gpu_get_component.
+ * One file a program, named by a key of all that its code depends on, put in place whole by a rename. A failure of the
+ * cache is never an error: a program that cannot be read is compiled, one that cannot be written is not cached, and the
+ * reason is remembered for ms_gpu_get_component.
  */
 #ifndef MS_CU_CACHE_H
 #define MS_CU_CACHE_H
@@ -13,17 +13,17 @@ typedef struct ms__cache_key {
     uint64_t words[2];
 } ms__cache_key;
 
-/* Of the program's text, the compiler's option and version, and the device's capability. */
+/* A hash of the program's text, the compiler's option and version, and the device's capability. */
 ms__cache_key ms__cache_key_of(const ms__program *program, const char *option, int64_t nvrtc_version,
                                int64_t capability);
 
 /* Find the folder: `path`, or where it is NULL what the environment says; "" for none. */
 void ms__cache_init(ms_gpu *gpu, const char *path);
 
-/* The code that was kept under this key; false where there is none, or none that is intact. */
+/* The code that is cached under this key; false if there is none, or if it is damaged. */
 bool ms__cache_get(ms_gpu *gpu, const char *name, ms__cache_key key, ms__image *out);
 
-/* Keep it, if possible. */
+/* Cache it, if possible. */
 void ms__cache_put(ms_gpu *gpu, const char *name, ms__cache_key key, const ms__image *image);
 
 /* Does it work? Any thread. */

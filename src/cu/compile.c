@@ -18,12 +18,13 @@ static ms_status nvrtc_fail(const ms_gpu *gpu, const char *call, int code) {
     return ms__fail(MS_E_UNAVAILABLE, "%s failed: %s", call, gpu->nvrtc.nvrtcGetErrorString(code));
 }
 
-/* The latest architecture that NVRTC knows up to a capability. 0: it knows none of them. */
+/* The latest architecture up to a capability that NVRTC knows. 0: it knows none. */
 static ms_status latest_known(const ms_gpu *gpu, int64_t capability, int *out) {
     int n = 0, known[MAX_ARCHITECTURES], best = 0;
     int code = gpu->nvrtc.nvrtcGetNumSupportedArchs(&n);
     if (code != 0) return nvrtc_fail(gpu, "nvrtcGetNumSupportedArchs", code);
-    if (n < 0 || n > MAX_ARCHITECTURES) return ms__fail(MS_E_UNAVAILABLE, "NVRTC knows %d architectures", n);
+    if (n < 0 || n > MAX_ARCHITECTURES)
+        return ms__fail(MS_E_UNAVAILABLE, "NVRTC reports %d architectures, which is out of range", n);
     code = gpu->nvrtc.nvrtcGetSupportedArchs(known);
     if (code != 0) return nvrtc_fail(gpu, "nvrtcGetSupportedArchs", code);
     for (int i = 0; i < n; i++)
@@ -38,7 +39,7 @@ ms_status ms__program_target(const ms_gpu *gpu, int64_t capability, char *option
     ms_status status = latest_known(gpu, capability, &known);
     if (status != MS_OK) return status;
     if (known == 0)
-        return ms__fail(MS_E_UNAVAILABLE, "NVRTC %" PRId64 ".%" PRId64 " does not serve devices of capability %.1f",
+        return ms__fail(MS_E_UNAVAILABLE, "NVRTC %" PRId64 ".%" PRId64 " does not support devices of capability %.1f",
                         gpu->nvrtc_component.version / 1000, gpu->nvrtc_component.version % 1000 / 10,
                         (double)capability / 10);
     bool to_ptx = known != capability;
@@ -47,7 +48,7 @@ ms_status ms__program_target(const ms_gpu *gpu, int64_t capability, char *option
     return MS_OK;
 }
 
-/* What the compiler said, as far as it fits into a message. */
+/* The compiler's log, as far as it fits into a message. */
 static ms_status compile_fails(const ms_gpu *gpu, ms__nvrtc_program compiled, const char *name, int code) {
     size_t n_bytes = 0;
     char *log = NULL;
@@ -66,7 +67,7 @@ static ms_status take_image(const ms_gpu *gpu, ms__nvrtc_program compiled, bool 
     int code =
         to_ptx ? gpu->nvrtc.nvrtcGetPTXSize(compiled, &n_bytes) : gpu->nvrtc.nvrtcGetCUBINSize(compiled, &n_bytes);
     if (code != 0) return nvrtc_fail(gpu, to_ptx ? "nvrtcGetPTXSize" : "nvrtcGetCUBINSize", code);
-    if (n_bytes == 0) return ms__fail(MS_E_UNAVAILABLE, "NVRTC gave no code");
+    if (n_bytes == 0) return ms__fail(MS_E_UNAVAILABLE, "NVRTC returned no code");
     char *bytes = calloc(1, n_bytes + 1);
     if (bytes == NULL) return ms__fail_memory(n_bytes + 1);
     code = to_ptx ? gpu->nvrtc.nvrtcGetPTX(compiled, bytes) : gpu->nvrtc.nvrtcGetCUBIN(compiled, bytes);

@@ -1,7 +1,7 @@
 /* driver.c - opening NVIDIA's libraries: driver.h.
  *
  * Nothing here is an error to the caller. A machine without a GPU, with a driver that is too old or broken, or without
- * one of the libraries is an ordinary machine: the part says in a sentence why it does not work.
+ * one of the libraries is an ordinary machine: the text of the component says why it does not work.
  */
 #include "driver.h"
 
@@ -75,7 +75,7 @@ static const char *find_symbols(void *library, const symbol *symbols, void *tabl
     return NULL;
 }
 
-/* Open a library and fill its table; false with the reason in `part`. */
+/* Open a library and fill its table. On false, the reason is in `part`. */
 static bool open_table(const char *path, bool loaded_only, const symbol *symbols, void *table, ms__component *part,
                        void **out_library) {
     void *library = NULL;
@@ -127,7 +127,7 @@ void ms__nvml_open(ms__nvml *nvml, ms__component *part, const char *path) {
     ms__component_works(part, 0, "%s, driver %s", ms__prim_library_path(library), version);
 }
 
-/* Is this compiler one that the driver can follow? Says why not. */
+/* Open a compiler whose code the driver can load. On false, the reason is in `part`. */
 static bool open_nvrtc(ms__nvrtc *nvrtc, ms__component *part, const char *path, bool loaded_only,
                        int64_t driver_version) {
     void *library = NULL;
@@ -137,8 +137,8 @@ static bool open_nvrtc(ms__nvrtc *nvrtc, ms__component *part, const char *path, 
     if (code != 0) {
         ms__component_fails(part, "%s: nvrtcVersion failed: %s", path, nvrtc->nvrtcGetErrorString(code));
     } else if (driver_version != 0 && major > driver_version / 1000) {
-        ms__component_fails(part, "%s is of CUDA %d.%d, and the driver of %d.%d cannot load what it makes", path, major,
-                            minor, (int)(driver_version / 1000), (int)(driver_version % 1000 / 10));
+        ms__component_fails(part, "%s belongs to CUDA %d.%d; the driver, for CUDA %d.%d, cannot load its code", path,
+                            major, minor, (int)(driver_version / 1000), (int)(driver_version % 1000 / 10));
     } else {
         ms__component_works(part, major * 1000 + minor * 10, "%s", ms__prim_library_path(library));
     }
@@ -146,7 +146,7 @@ static bool open_nvrtc(ms__nvrtc *nvrtc, ms__component *part, const char *path, 
 }
 
 void ms__nvrtc_open(ms__nvrtc *nvrtc, ms__component *part, const char *const *paths, int64_t driver_version) {
-    ms__component first = {0}; /* whose reason is told: the first that is there, else the first */
+    ms__component first = {0}; /* its reason is reported: the first that could be opened, else the first */
     for (int loaded_only = paths == NULL; loaded_only >= 0; loaded_only--) {
         for (const char *const *path = paths == NULL ? usual_nvrtc_names : paths; *path != NULL; path++) {
             if (open_nvrtc(nvrtc, part, *path, loaded_only, driver_version)) return;
@@ -155,5 +155,5 @@ void ms__nvrtc_open(ms__nvrtc *nvrtc, ms__component *part, const char *const *pa
         }
     }
     *part = first;
-    if (part->text[0] == '\0') ms__component_fails(part, "no path of libnvrtc was given");
+    if (part->text[0] == '\0') ms__component_fails(part, "no path to libnvrtc was given");
 }

@@ -1,9 +1,9 @@
 /* driver.h - NVIDIA's libraries as tables of functions: the driver, its management library, its run-time compiler.
  *
- * Everything that MemScale calls in them is in the three lists below, with our own prototypes; no header of CUDA is
- * read and nothing is linked. Names are those that the libraries export, so with a version where there are several.
- * Where a part works, every function of its table that is marked NEEDED can be called; those marked OPTIONAL are NULL
- * where the library is older.
+ * Everything that MemScale calls in them is in the three lists below, with our own prototypes; no CUDA header is read
+ * and nothing is linked. Names are those that the libraries export, with a version suffix where there is one. If a
+ * component works, every function of its table that is marked NEEDED can be called; those marked OPTIONAL are NULL if
+ * the library is too old.
  */
 #ifndef MS_CU_DRIVER_H
 #define MS_CU_DRIVER_H
@@ -37,7 +37,7 @@ typedef struct ms__nvml_memory_v2 {
 
 typedef struct ms__nvml_process {
     unsigned pid;
-    unsigned long long used_bytes; /* all ones: not known */
+    unsigned long long used_bytes; /* all ones: unknown */
     unsigned gpu_instance, compute_instance;
 } ms__nvml_process;
 
@@ -147,30 +147,29 @@ typedef struct ms__nvrtc {
 
 /* One of the libraries, or why it cannot be used. */
 typedef struct ms__component {
-    bool is_there; /* it could be opened, whether it works or not */
+    bool is_there; /* the library could be opened, whether it works or not */
     bool works;
     int64_t version; /* as in ms_gpu_component_info */
     char text[sizeof((ms_gpu_component_info *)NULL)->text];
 } ms__component;
 
-/* Say what a part is, or why it does not work. Longer texts are cut. */
+/* Record what a component is, or why it does not work. Longer texts are cut. */
 void ms__component_works(ms__component *part, int64_t version, const char *format, ...) MS__PRINTF(3, 4);
 void ms__component_fails(ms__component *part, const char *format, ...) MS__PRINTF(2, 3);
 
-/* Open the library and start it: the driver has then devices (cuInit), NVML is initialised. What is in the way is no
- * error but the part's text. */
+/* Open the library and initialise it (cuInit, nvmlInit). A failure is not an error: it becomes the component's text. */
 void ms__driver_open(ms__cuda *cuda, ms__component *part, const char *path);
 void ms__nvml_open(ms__nvml *nvml, ms__component *part, const char *path);
 
-/* The first of `paths` (which ends with NULL) that can be used; NULL: the usual names, those first that the process has
- * loaded already. One of a later CUDA than `driver_version` is passed over where it is not 0: an older driver cannot
- * load what it makes. */
+/* The first of `paths` (which ends in NULL) that can be used; NULL: the usual names, first those that the process has
+ * already loaded. If `driver_version` is not 0, a compiler of a later CUDA is skipped: the driver could not load its
+ * code. */
 void ms__nvrtc_open(ms__nvrtc *nvrtc, ms__component *part, const char *const *paths, int64_t driver_version);
 
-/* Record that `call` returned `code`: MS_E_CUDA, with the driver's own name of the error. */
+/* Record that `call` returned `code`: MS_E_CUDA, with the driver's name for the error. */
 ms_status ms__cuda_fail(const ms__cuda *cuda, const char *call, int code);
 
-/* The driver's name of an error ("CUDA_ERROR_NO_DEVICE"), or "error N" in `buffer`. */
+/* The driver's name for an error ("CUDA_ERROR_NO_DEVICE"), or "error N" in `buffer`. */
 #define MS__CUDA_NAME_BYTES 32
 const char *ms__cuda_error_name(const ms__cuda *cuda, int code, char *buffer);
 

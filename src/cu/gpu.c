@@ -1,7 +1,7 @@
-/* gpu.c - the life of a ms_gpu, and contexts: gpu.h.
+/* gpu.c - creating and destroying a ms_gpu, and contexts: gpu.h.
  *
- * MemScale never makes a context of its own. It retains the primary one, which torch and the CUDA runtime use too, and
- * only while a call runs is it the current one of the calling thread.
+ * MemScale never creates a context. It retains the primary one, which torch and the CUDA runtime use too, and makes it
+ * current for the calling thread only while a call runs.
  */
 #include "gpu.h"
 
@@ -86,7 +86,7 @@ ms_status ms_gpu_create(const ms_gpu_options *options, ms_gpu **out_gpu) {
 
 static bool in_child(const ms_gpu *gpu) { return ms__prim_pid() != gpu->pid; }
 
-/* Memory and programs go in their context, then the context is given back. Failures have nobody to be told to. */
+/* Memory and programs are freed in their context, then the context is released. Nobody could handle a failure. */
 static void give_back(ms_gpu *gpu, ms__device *device) {
     ms__cu_context context = atomic_load_explicit(&device->context, memory_order_acquire), popped = NULL;
     if (context == NULL) return;
@@ -101,7 +101,7 @@ static void give_back(ms_gpu *gpu, ms__device *device) {
 
 void ms_gpu_destroy(ms_gpu *gpu) {
     if (gpu == NULL) return;
-    bool child = in_child(gpu); /* the driver's state is the parent's: not a call */
+    bool child = in_child(gpu); /* the driver's state belongs to the parent: call nothing */
     for (int64_t i = 0; i < gpu->n_devices; i++) {
         if (!child) give_back(gpu, &gpu->devices[i]);
         ms__programs_free(&gpu->devices[i]);
@@ -118,11 +118,12 @@ ms_status ms__gpu_check(const ms_gpu *gpu, int64_t device) {
     if (in_child(gpu)) return ms__fail(MS_E_UNAVAILABLE, "a forked process cannot use the GPUs of its parent");
     if (!gpu->driver_component.works) return ms__fail(MS_E_UNAVAILABLE, "no GPU: %s", gpu->driver_component.text);
     if (device < 0 || device >= gpu->n_devices)
-        return ms__fail(MS_E_INVALID, "no device %" PRId64 ", there are %" PRId64, device, gpu->n_devices);
+        return ms__fail(MS_E_INVALID, "there is no device %" PRId64 "; the number of devices is %" PRId64, device,
+                        gpu->n_devices);
     return MS_OK;
 }
 
-/* The device's context, retained when it is first asked for. */
+/* The device's context, retained on first use. */
 static ms_status get_context(ms_gpu *gpu, ms__device *device, ms__cu_context *out) {
     ms__cu_context context = atomic_load_explicit(&device->context, memory_order_acquire), expected = NULL;
     if (context == NULL) {
@@ -162,7 +163,7 @@ ms_status ms__gpu_take_spare(ms_gpu *gpu, int64_t device, ms__cu_address *out) {
 }
 
 void ms__gpu_give_spare(ms_gpu *gpu, int64_t device, ms__cu_address spare, bool is_idle) {
-    if (is_idle) spare = atomic_exchange(&gpu->devices[device].spare, spare); /* what another thread gave, if any */
+    if (is_idle) spare = atomic_exchange(&gpu->devices[device].spare, spare); /* another thread's, if any */
     if (spare != 0) (void)gpu->cuda.cuMemFree_v2(spare);
 }
 

@@ -1,8 +1,8 @@
 /* program.c - loading and launching of programs: program.h.
  *
  * A device's programs are a list that only grows. An entry is finished before one compare-and-swap makes it the head,
- * and entries never change, so readers need no lock. A thread that finds its program there when it wants to add it was
- * not the first: it unloads its own.
+ * and entries never change, so readers need no lock. A thread that wants to add a program and finds it there was not
+ * the first: it unloads its own.
  */
 #include "program.h"
 
@@ -17,11 +17,11 @@ struct ms__loaded {
     ms__loaded *next;
     const char *name; /* of the program: it lives as long as the library */
     ms__cu_module module;
-    ms__cu_function function; /* NULL: the program cannot be had */
+    ms__cu_function function; /* NULL: the program cannot be loaded */
     char reason[800];
 };
 
-/* Errors that mean "not this image": another one may do. All others are the device's or the context's trouble. */
+/* Errors that mean "not this image": another one may work. All others concern the device or the context. */
 static bool image_is_to_blame(int code) {
     static const int codes[] = {200 /* INVALID_IMAGE */,
                                 209 /* NO_BINARY_FOR_GPU */,
@@ -37,7 +37,7 @@ static bool image_is_to_blame(int code) {
     return false;
 }
 
-/* Load an image and find its entry. Errors: MS_E_UNAVAILABLE (the image is no good), MS_E_CUDA. */
+/* Load an image and find its entry. Errors: MS_E_UNAVAILABLE (the image cannot be used), MS_E_CUDA. */
 static ms_status load(const ms_gpu *gpu, const ms__program *program, const void *image, ms__loaded *out) {
     ms__cu_module module = NULL;
     const char *call = "cuModuleLoadData";
@@ -56,7 +56,8 @@ static ms_status load(const ms_gpu *gpu, const ms__program *program, const void 
     return image_is_to_blame(code) ? MS_E_UNAVAILABLE : status;
 }
 
-/* Compile, or take what was compiled before, and load it. A cached image that the driver refuses is made again. */
+/* Compile the program or take it from the cache, and load it. A cached image that the driver refuses is compiled
+ * again. */
 static ms_status load_compiled(ms_gpu *gpu, const ms__program *program, int64_t capability, ms__loaded *out) {
     char option[MS__OPTION_BYTES];
     bool to_ptx = false;
@@ -77,7 +78,7 @@ static ms_status load_compiled(ms_gpu *gpu, const ms__program *program, int64_t 
     return status;
 }
 
-/* By NVRTC, else from PTX. The error tells of both. */
+/* With NVRTC, else from PTX. The error names both failures. */
 static ms_status load_any(ms_gpu *gpu, int64_t device, const ms__program *program, ms__loaded *out) {
     int64_t capability = 0;
     ms_status status = ms__gpu_capability(gpu, device, &capability);
@@ -85,13 +86,14 @@ static ms_status load_any(ms_gpu *gpu, int64_t device, const ms__program *progra
     if (status != MS_E_UNAVAILABLE) return status;
     char first[sizeof out->reason / 2];
     (void)snprintf(first, sizeof first, "%s", ms_error_message());
-    if (program->ptx == NULL) return ms__fail(MS_E_UNAVAILABLE, "%s; and this library was built without PTX", first);
+    if (program->ptx == NULL) return ms__fail(MS_E_UNAVAILABLE, "%s; this library was built without PTX", first);
     status = load(gpu, program, program->ptx, out);
-    if (status == MS_OK) ms__log(MS_LOG_DEBUG, "%s: from PTX, since: %s", program->name, first);
+    if (status == MS_OK)
+        ms__log(MS_LOG_DEBUG, "%s is loaded from the built-in PTX, because NVRTC failed: %s", program->name, first);
     if (status != MS_E_UNAVAILABLE) return status;
     char second[sizeof out->reason / 2];
     (void)snprintf(second, sizeof second, "%s", ms_error_message());
-    return ms__fail(MS_E_UNAVAILABLE, "%s; and with the built-in PTX: %s", first, second);
+    return ms__fail(MS_E_UNAVAILABLE, "%s; the built-in PTX failed too: %s", first, second);
 }
 
 static ms__loaded *find(ms__loaded *head, const char *name) {
@@ -99,7 +101,8 @@ static ms__loaded *find(ms__loaded *head, const char *name) {
     return head;
 }
 
-/* Put `mine` at the head of the device's list, unless the program is there already; what is in the list then. */
+/* Put `mine` at the head of the device's list, unless the program is already in it. Returns the entry that is in the
+ * list. */
 static ms__loaded *publish(ms__device *device, ms__loaded *mine) {
     ms__loaded *head = atomic_load_explicit(&device->loaded, memory_order_acquire);
     do {

@@ -1,8 +1,8 @@
-/* program.h - device code from its text to a launch.
+/* program.h - device code, from source text to launch.
  *
- * A program is text with one entry point. It becomes machine code for the very device by NVRTC, through a cache on
- * disk, or by the driver from PTX that was compiled when the library was built. What is loaded stays until the ms_gpu
- * goes; that no program can be had is remembered too, so that nothing is compiled in vain twice.
+ * A program is source text with one entry point. NVRTC compiles it to machine code for the device, through a cache on
+ * disk; or the driver compiles PTX that was made when the library was built. A loaded program stays until the ms_gpu is
+ * destroyed. Failures are remembered too, so that no compilation fails twice.
  */
 #ifndef MS_CU_PROGRAM_H
 #define MS_CU_PROGRAM_H
@@ -29,7 +29,7 @@ typedef struct ms__image {
 } ms__image;
 
 /* Queue one launch. The device's context must be current (ms__gpu_enter). Errors: MS_E_UNAVAILABLE (neither NVRTC nor
- * PTX gave a program that the device takes: the message says why), MS_E_CUDA, MS_E_NO_MEMORY. */
+ * PTX gave a program that the device can load; the message says why), MS_E_CUDA, MS_E_NO_MEMORY. */
 ms_status ms__program_launch(ms_gpu *gpu, int64_t device, const ms__program *program, const ms__launch *launch);
 
 /* Compile for a capability with NVRTC. Errors: MS_E_UNAVAILABLE (also: it does not compile, with the beginning of the
@@ -37,8 +37,8 @@ ms_status ms__program_launch(ms_gpu *gpu, int64_t device, const ms__program *pro
 ms_status ms__program_compile(const ms_gpu *gpu, const ms__program *program, const char *option, bool to_ptx,
                               ms__image *out);
 
-/* The option that names the target of a compilation for a capability, and whether it gives PTX: where NVRTC does not
- * know the device yet, PTX of the latest architecture below it. Errors: MS_E_UNAVAILABLE. */
+/* The compiler option for a capability, and whether the result is PTX: if NVRTC does not know the device yet, it is PTX
+ * of the latest architecture below it. Errors: MS_E_UNAVAILABLE. */
 #define MS__OPTION_BYTES 48
 ms_status ms__program_target(const ms_gpu *gpu, int64_t capability, char *option, bool *out_to_ptx);
 

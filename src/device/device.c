@@ -1,4 +1,4 @@
-/* device.c - launches of the table's kernels, and what works of a ms_gpu. */
+/* device.c - launches kernels of the table, and reports which components of a ms_gpu work. */
 #include "device.h"
 
 #include <string.h>
@@ -20,7 +20,7 @@ static void describe_ptx(ms__component *out) {
     int n = 0;
     for (int i = 0; i < MS__N_KERNELS; i++) n += ms__kernels[i].ptx[0] != '\0';
     if (n == MS__N_KERNELS)
-        ms__component_works(out, 0, "of all kernels");
+        ms__component_works(out, 0, "built in for all kernels");
     else
         ms__component_fails(out, "the library was built without nvcc");
 }
@@ -52,7 +52,7 @@ ms_status ms_gpu_get_component(ms_gpu *gpu, int32_t component, ms_gpu_component_
         ms__cache_describe(gpu, &state);
         break;
     default:
-        return ms__fail(MS_E_INVALID, "a GPU's software has no component %d", (int)component);
+        return ms__fail(MS_E_INVALID, "ms_gpu_get_component: component %d is unknown", (int)component);
     }
     ms_gpu_component_info found = {.works = state.works, .version = state.version};
     memcpy(found.text, state.text, sizeof found.text);

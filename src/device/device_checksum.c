@@ -1,4 +1,5 @@
-/* checksum.c - ms_gpu_checksum: the checksum of device memory, by the kernel or, where none can be had, on the host. */
+/* device_checksum.c - ms_gpu_checksum: the checksum of device memory, by the kernel or, where none loads, on the
+ * host. */
 #include <stdlib.h>
 
 #include "../common/log.h"
@@ -7,7 +8,7 @@
 
 #define N_THREADS 256
 #define MAX_BLOCKS 2048               /* enough for the largest device; threads take further words in turn */
-#define PIECE_BYTES ((size_t)4 << 20) /* of the host's way; a multiple of 8 */
+#define PIECE_BYTES ((size_t)4 << 20) /* that the host copies at once; a multiple of 8 */
 
 _Static_assert(sizeof(ms__u64) <= MS__SPARE_BYTES, "the sum fits into the spare memory");
 
@@ -46,7 +47,7 @@ static ms_status sum_by_kernel(ms_gpu *gpu, int64_t device, ms__checksum_args ar
     return status;
 }
 
-/* Copy piece after piece and sum here. */
+/* Copy piece by piece and sum on the host. */
 static ms_status sum_on_host(ms_gpu *gpu, ms__checksum_args args, uint64_t stream, uint64_t *out) {
     ms__cu_stream queue = (ms__cu_stream)(uintptr_t)stream;
     size_t piece_bytes = args.n_bytes < PIECE_BYTES ? (size_t)args.n_bytes : PIECE_BYTES;
@@ -76,7 +77,7 @@ ms_status ms_gpu_checksum(ms_gpu *gpu, int64_t device, uint64_t address, uint64_
     ms_status status = ms__gpu_check(gpu, device);
     if (status != MS_OK) return status;
     if (n_bytes > 0 && (address == 0 || address + n_bytes < address || n_bytes > SIZE_MAX / 2))
-        return ms__fail(MS_E_INVALID, "ms_gpu_checksum: no such range of device memory");
+        return ms__fail(MS_E_INVALID, "ms_gpu_checksum: the range of device memory is invalid");
     uint64_t sum = 0;
     ms__checksum_args args = {.data = address, .n_bytes = n_bytes};
     if (n_bytes > 0) {

@@ -1,8 +1,8 @@
 /* link.c - ms_gpu_measure_link: how fast copies between pinned host memory and a device are, and the pinning itself.
  *
- * Everything it takes is in one structure that is given back on every path. Copies run on streams of its own that do
- * not wait for others, timed by events on the device; the median of several is the result, so one disturbance does not
- * count. The bytes that went there and back are compared by checksum.
+ * Everything it allocates is in one structure that is freed on every path. Copies run on their own streams, which do
+ * not wait for others, and are timed by events on the device. The result is the median of several, so one disturbance
+ * does not count. The bytes that were copied to the device and back are compared by checksum.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -52,7 +52,7 @@ static ms_status take_all(bench *b) {
     return status;
 }
 
-/* Copies that are still under way end before their memory goes. */
+/* Copies that are still running must end before their memory is freed. */
 static void give_back_all(bench *b) {
     const ms__cuda *cuda = &b->gpu->cuda;
     for (int i = 0; i < 2; i++) {
@@ -153,7 +153,7 @@ ms_status ms_gpu_measure_link(ms_gpu *gpu, int64_t device, int64_t n_bytes, ms_g
     ms_status status = ms__struct_check(MS__STRUCT(ms_gpu_link), out);
     if (status != MS_OK) return status;
     if (n_bytes < LEAST_BYTES)
-        return ms__fail(MS_E_INVALID, "ms_gpu_measure_link: copies of at least %d bytes", LEAST_BYTES);
+        return ms__fail(MS_E_INVALID, "ms_gpu_measure_link: n_bytes must be at least %d", LEAST_BYTES);
     status = ms__gpu_enter(gpu, device);
     if (status != MS_OK) return status;
     bench b = {.gpu = gpu, .n_bytes = (size_t)n_bytes};

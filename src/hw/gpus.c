@@ -1,10 +1,10 @@
 /* gpus.c - the GPUs of the hardware record.
  *
- * No context is made: what a plan needs to know must not cost memory on the device. The driver tells the device itself;
- * free memory comes from the driver where this process has a context on the device already, else from NVML, which also
- * knows the link and the other processes. NVML numbers devices in its own way, so they are found by bus address, slices
- * (MIG) by their UUID. What nobody tells is -1, 0 or "", as memscale.h says; only a device without a name, memory or
- * capability is no use and left out.
+ * No context is created: finding out what a plan needs must not cost memory on the device. The driver describes the
+ * device. Free memory comes from the driver if this process already has a context on the device, else from NVML, which
+ * also knows the link and the other processes. NVML numbers devices in its own way, so they are found by bus address,
+ * slices (MIG) by their UUID. What is unknown is -1, 0 or "", as memscale.h says; only a device without a name, memory
+ * or capability is left out.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -32,13 +32,13 @@ static bool attribute(const reading *r, int which, int64_t *out) {
     return true;
 }
 
-/* Names are ASCII; whatever else a driver might put there would not be JSON. */
+/* Names are ASCII; anything else that a driver might put there would not be valid JSON. */
 static void clean_name(char *name) {
     for (; *name != '\0'; name++)
         if (*name < ' ' || *name > '~') *name = '?';
 }
 
-/* What must be known. Errors: MS_E_CUDA. */
+/* The fields that must be known. Errors: MS_E_CUDA. */
 static ms_status read_device(const reading *r, ms_hw_gpu *out) {
     const ms__cuda *cuda = &r->gpu->cuda;
     size_t total = 0;
@@ -68,7 +68,7 @@ static bool read_uuid(const reading *r, const char *kind, char *out, size_t n_by
     return true;
 }
 
-/* Find the device in NVML; tells by the way whether it is a slice. */
+/* Find the device in NVML, and whether it is a slice. */
 static void find_in_nvml(reading *r, ms_hw_gpu *out) {
     const ms__nvml *nvml = &r->gpu->nvml;
     char slice[sizeof out->uuid] = "", bus_id[BUS_ID_BYTES] = "";
@@ -126,7 +126,7 @@ static int64_t own_bytes(const reading *r) {
     return -1;
 }
 
-/* Is there a context of this process on the device? Then the driver's own figure for free memory goes before NVML's,
+/* Is there a context of this process on the device? Then the driver's figure for free memory is preferred to NVML's,
  * and some of the memory in use is ours. */
 typedef enum presence { ABSENT, PRESENT, UNKNOWN } presence;
 

@@ -21,7 +21,7 @@
 typedef struct limits {
     int64_t version;      /* of the control groups that were found */
     int64_t memory_bytes; /* INT64_MAX: none */
-    int64_t left_bytes;   /* what the fullest group leaves, page cache that can go counted as free */
+    int64_t left_bytes;   /* what the fullest group leaves; page cache that can be dropped counts as free */
     int64_t cores;        /* 0: none; quota over period, rounded up */
 } limits;
 
@@ -117,7 +117,7 @@ static void walk_up(const char *root, const char *mount, const char *path, take_
 }
 
 /* The path of our group in a hierarchy: for version 1 the line whose controllers hold `controller`, for version 2 the
- * line "0::path". "/" if it is not named. */
+ * line "0::path". "/" if there is no such line. */
 static void group_path(const char *cgroup, const char *controller, char *out) {
     (void)snprintf(out, MS__PRIM_PATH_BYTES, "/");
     for (const char *line = cgroup; line != NULL && *line != '\0';) {
@@ -180,7 +180,7 @@ static ms_status read_meminfo(const char *root, int64_t *total, int64_t *availab
     if (!find_field(text, "MemAvailable:", available)) found = found && find_field(text, "MemFree:", available);
     ms_free(text);
     if (!found || *total <= 0 || *total > INT64_MAX / 1024 || *available > *total)
-        return ms__fail(MS_E_IO, "/proc/meminfo does not tell the memory of this machine");
+        return ms__fail(MS_E_IO, "/proc/meminfo does not give the memory of this machine");
     *total *= 1024;
     *available *= 1024;
     return MS_OK;

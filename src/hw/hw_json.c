@@ -70,7 +70,8 @@ ms_status ms_hw_to_json(const ms_hw *hw, char **out_text) {
     ms_status status = ms__struct_read(MS__STRUCT(ms_hw), hw, &ours);
     if (status != MS_OK) return status;
     if (ours.n_gpus < 0 || ours.n_gpus > MS_HW_MAX_GPUS)
-        return ms__fail(MS_E_INVALID, "ms_hw_to_json: n_gpus is %lld", (long long)ours.n_gpus);
+        return ms__fail(MS_E_INVALID, "ms_hw_to_json: n_gpus is %lld, not 0 to %d", (long long)ours.n_gpus,
+                        MS_HW_MAX_GPUS);
     ms__json_writer w = {0};
     ms__json_begin_object(&w, NULL);
     ms__json_put_int(&w, VERSION_KEY, VERSION);
@@ -103,7 +104,7 @@ static ms_status read_gpus(const ms__json *object, ms_hw *out) {
     ms_status status = ms__json_get_array(object, GPUS_KEY, &list);
     if (status != MS_OK) return status;
     if (list->n > MS_HW_MAX_GPUS)
-        return ms__fail(MS_E_PARSE, "%zu GPUs, at most %d are possible", list->n, MS_HW_MAX_GPUS);
+        return ms__fail(MS_E_PARSE, "the record has %zu GPUs; at most %d are allowed", list->n, MS_HW_MAX_GPUS);
     int64_t last = -1;
     for (size_t i = 0; i < list->n; i++) {
         status = read_gpu(&list->items[i], &out->gpus[i]);

@@ -2,7 +2,7 @@
  *
  * The figures are those of the vendor's data sheets and architecture papers, dense, at the reference boost clock. A
  * name is found only as a whole, however it is spelled: a laptop's chip or a slice (MIG) is another GPU than the one
- * whose name it begins with. Where a name leaves the memory open, the first in the list is meant, which has the least:
+ * whose name it begins with. If a name does not give the memory, it means the first in the list, which has the least:
  * what fits it fits the others.
  */
 #include <stdio.h>
@@ -132,8 +132,8 @@ static const struct alias {
 #define N_MODELS (sizeof models / sizeof *models)
 #define N_ALIASES (sizeof aliases / sizeof *aliases)
 
-/* A name as it is compared: small letters, no spaces and dashes, without what only says whose it is. False if it is too
- * long to be one; `out` is then its beginning. */
+/* A name in the form that is compared: lower case, no spaces and dashes, without the vendor and the product line. False
+ * if it is too long; `out` is then its beginning. */
 static bool normalize(const char *text, char out[NAME_BYTES]) {
     static const char *const prefixes[] = {"nvidia", "tesla", "geforce", "rtx", "gtx"};
     char all[NAME_BYTES];
@@ -166,7 +166,7 @@ static bool is_called(const model *m, const char *wanted) {
     return false;
 }
 
-/* How many characters must go or come to make one name of the other. */
+/* How many characters must be removed or added to turn one name into the other. */
 static size_t distance(const char *a, const char *b) {
     size_t common[NAME_BYTES + 1] = {
         0}; /* the longest common subsequence of what was seen of `a` and each start of b */

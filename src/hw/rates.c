@@ -1,9 +1,9 @@
-/* rates.c - how fast a device is: from its data sheet, from a file of what was measured on it, or guessed.
+/* rates.c - how fast a device is: from its data sheet, from a file of measurements, or guessed.
  *
  * A data sheet gives peaks. The operators of a training step reach a fixed share of them, the same for every device, so
- * that plans for a device that is not here can be repeated elsewhere; who has the device measures it. Invariant: rates
- * that were made or read here are in the ranges of the table below, so that code which computes with them needs no
- * checks.
+ * that plans for a device that is not in this machine are the same everywhere; whoever has the device can measure it.
+ * Invariant: rates that are made or read here are in the ranges of the table below, so that code which computes with
+ * them needs no checks.
  */
 #include <stddef.h>
 
@@ -14,7 +14,7 @@
 #define VERSION_KEY "memscale_rates"
 #define MOST INT64_C(1000000000) /* of a rate in GFLOP/s or MB/s, and of a time in ns */
 
-/* The oldest chips that compute in a type themselves. */
+/* The oldest chips that compute in a type natively. */
 enum { LEAST_FP16_CAPABILITY = 70, LEAST_BF16_CAPABILITY = 80 };
 
 /* Per mille of the peak. Large products and copies reach 800 and 900 on an H200; those of a training step are smaller.
@@ -24,11 +24,11 @@ enum { MATRIX_SHARE = 700, MEMORY_SHARE = 850 };
 /* As seen on an H200: 55 GB/s each way and 101 both ways at once, pinning 1.6 GB/s. */
 enum { BOTH_WAYS_SHARE = 1800, PINNING_MB_PER_S = 1600 };
 
-/* An empty kernel after another one, and an operator of torch called from Python. */
+/* The times of an empty kernel that follows another one, and of a torch operator that is called from Python. */
 enum { LAUNCH_NS = 3000, DISPATCH_NS = 6000 };
 
-/* Guesses: of a host as a whole, of a GPU for each multiprocessor, and of the link of any GPU (PCIe 3.0 with 16 lanes).
- * Products in 16 bits are four times as fast as in 32. */
+/* Guesses: for a host as a whole, for each multiprocessor of a GPU, and for the link of any GPU (PCIe 3.0 with 16
+ * lanes). Products in 16 bits are four times as fast as in 32. */
 enum { HOST_GFLOPS = 100, HOST_MB_PER_S = 20000 };
 enum { GPU_GFLOPS = 200, GPU_MB_PER_S = 10000, GPU_LINK_MB_PER_S = 12000, MAX_MULTIPROCESSORS = 100000 };
 enum { HALF_SPEEDUP = 4 };
@@ -70,7 +70,8 @@ static ms_status check_ranges(const ms_rates *rates, const char *caller) {
     for (size_t i = 0; i < N_FIELDS; i++) {
         int64_t value = *(const int64_t *)((const char *)rates + fields[i].offset);
         if (value < fields[i].min || value > fields[i].max)
-            return ms__fail(MS_E_INVALID, "%s: %s is %lld", caller, fields[i].key, (long long)value);
+            return ms__fail(MS_E_INVALID, "%s: %s is %lld, which is out of range", caller, fields[i].key,
+                            (long long)value);
     }
     return MS_OK;
 }
@@ -113,7 +114,8 @@ ms_status ms_rates_from_model(const ms_gpu_model *model, ms_rates *out) {
 ms_status ms_rates_guess(int64_t capability, int64_t memory_bytes, int64_t n_multiprocessors, ms_rates *out) {
     bool is_gpu = capability != 0;
     if (is_gpu && (n_multiprocessors < 1 || n_multiprocessors > MAX_MULTIPROCESSORS))
-        return ms__fail(MS_E_INVALID, "ms_rates_guess: n_multiprocessors is %lld", (long long)n_multiprocessors);
+        return ms__fail(MS_E_INVALID, "ms_rates_guess: n_multiprocessors is %lld, which is out of range",
+                        (long long)n_multiprocessors);
     int64_t fp32 = is_gpu ? GPU_GFLOPS * n_multiprocessors : HOST_GFLOPS, link = is_gpu ? GPU_LINK_MB_PER_S : 0;
     const ms_rates rates = {.source = MS_RATES_TABLE,
                             .capability = capability,

@@ -1,7 +1,7 @@
 /* target.c - descriptions of the device that a step runs on (ms_device). */
 #include "../common/structs.h"
 
-/* What a CUDA context takes for itself. On a GPU that is here this is measured: its free memory does not contain it. */
+/* What a CUDA context takes for itself. On a GPU of this machine it is already taken from the free memory. */
 #define CONTEXT_BYTES (INT64_C(512) << 20)
 
 ms_status ms_device_init(ms_device *device, const ms_rates *rates, int64_t kind) {
@@ -18,7 +18,7 @@ ms_status ms_device_from_model(const ms_gpu_model *model, ms_rates *out_rates, m
     if (status == MS_OK) status = ms__struct_check(MS__STRUCT(ms_device), out_device);
     if (status != MS_OK) return status;
     if (m.memory_bytes <= CONTEXT_BYTES)
-        return ms__fail(MS_E_INVALID, "ms_device_from_model: %lld bytes of memory are too few for a CUDA context",
+        return ms__fail(MS_E_INVALID, "ms_device_from_model: %lld bytes of memory have no room for a CUDA context",
                         (long long)m.memory_bytes);
     status = ms_rates_from_model(&m, out_rates);
     if (status != MS_OK) return status;

@@ -1,7 +1,7 @@
 /* checksum_math.h - the checksum of ms_checksum, for host and device.
  *
  * Bytes are taken as little-endian 64-bit words, counted from the first byte, whatever its address; the last one is
- * filled up with zeros. Each word is mixed with its index and the results are added, so any order and any number of
+ * padded with zeros. Each word is mixed with its index and the results are added, so any order and any number of
  * threads give the same sum, and bytes that moved change it. The length is mixed in at the end: zeros that were lost
  * change it too.
  */

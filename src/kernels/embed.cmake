@@ -4,7 +4,7 @@
 # that nvcc makes of it, or an empty text where there is no nvcc or it fails.
 cmake_policy(VERSION 3.18)
 
-# Put every #include "..." of a file in place of its line; headers have guards, so twice does no harm.
+# Replace every #include "..." line by the file itself; headers have include guards, so a second copy does no harm.
 function(read_whole path out)
   file(READ "${path}" text)
   get_filename_component(folder "${path}" DIRECTORY)

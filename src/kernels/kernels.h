@@ -1,8 +1,8 @@
-/* kernels.h - the table of kernels: what is launched is found here, and so is what tests go through.
+/* kernels.h - the table of kernels: every launch takes its kernel from here, and tests go through all of it.
  *
  * A kernel is a file of device code (cuda/NAME.cu) with one entry point ms_NAME_kernel that takes one structure by
- * value, a header of arithmetic that both sides read (NAME_math.h) and a reference in plain C (ref/NAME.c). A new one
- * is one line in the list below and one in CMakeLists.txt.
+ * value, a header of arithmetic that both sides read (NAME_math.h) and a reference in plain C (ref/ref_NAME.c). A new
+ * one is one line in the list below and one in CMakeLists.txt.
  */
 #ifndef MS_KERNELS_H
 #define MS_KERNELS_H

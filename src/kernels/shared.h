@@ -1,7 +1,7 @@
-/* shared.h - what lets one text be read by the C compiler, by NVRTC and by nvcc.
+/* shared.h - lets the C compiler, NVRTC and nvcc read the same source.
  *
  * Headers that both sides read (X_math.h) include this and nothing else: NVRTC has no headers of the C library. They
- * are put into the device code's text when the library is built.
+ * are copied into the device code when the library is built.
  */
 #ifndef MS_KERNELS_SHARED_H
 #define MS_KERNELS_SHARED_H
@@ -16,7 +16,7 @@
 #define MS__KERNEL(name) static void name
 #endif
 
-typedef unsigned long long ms__u64; /* of one name on both sides; uint64_t is not */
+typedef unsigned long long ms__u64; /* the same type on both sides; uint64_t is not */
 
 MS__SAME(sizeof(ms__u64) == 8 && sizeof(void *) == 8, "64-bit addresses on both sides");
 

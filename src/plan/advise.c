@@ -1,9 +1,9 @@
-/* advise.c - what would fit where nothing does: a larger budget, a smaller batch. */
+/* advise.c - what would fit if no plan does: a larger budget, a smaller batch. */
 #include "../common/status.h"
 #include "decide.h"
 
 #define DIGITS 10000 /* budgets in round figures: 4 digits */
-#define MAX_TRIES 6  /* of a batch: each takes the caller a trace */
+#define MAX_TRIES 6  /* of a batch: for each, the caller traces a step */
 
 /* ---- Budgets ---- */
 
@@ -13,7 +13,7 @@ static int64_t round_up(int64_t n_bytes) {
     return (n_bytes + unit - 1) / unit * unit;
 }
 
-/* MS_E_BUDGET where there is no plan; ms__error_value() is then the smallest peak. */
+/* MS_E_BUDGET if there is no plan; ms__error_value() is then the smallest peak. */
 static ms_status try_budget(const ms_plan_request *request, int64_t budget_bytes) {
     ms_plan *plan = NULL;
     ms_plan_request wider = *request;
@@ -25,7 +25,7 @@ static ms_status try_budget(const ms_plan_request *request, int64_t budget_bytes
 }
 
 ms_status ms_plan_find_budget(const ms_plan_request *theirs, int64_t *out_bytes) {
-    static const int64_t extra_parts[] = {0, 100, 20}; /* a little more, where plans are rounded up */
+    static const int64_t extra_parts[] = {0, 100, 20}; /* a little more, because plans are rounded up */
     ms__request_copy copy;
     if (out_bytes == NULL) return ms__fail(MS_E_INVALID, "ms_plan_find_budget: out_bytes is NULL");
     ms_status status = ms__request_read(theirs, &copy);
@@ -51,7 +51,7 @@ ms_status ms_plan_find_budget(const ms_plan_request *theirs, int64_t *out_bytes)
 
 /* ---- Batches ---- */
 
-/* Of `n` steps between two points, those up to where a straight line reaches `room` of `range`. */
+/* How many of `n` equal steps from 0 to `range` stay within `room`. */
 static int64_t steps_to(int64_t room, int64_t range, int64_t n) {
     if (room <= 0) return 0;
     if (room >= range) return n;

@@ -1,11 +1,11 @@
-/* appraise.c - what a plan comes to: its peak, with what torch's allocator must reserve beyond it, and its time. */
+/* appraise.c - what a plan costs: its peak, with what torch's allocator must reserve beyond it, and its time. */
 #include <stdlib.h>
 
 #include "../common/math.h"
 #include "../sim/actions.h"
 #include "decide.h"
 
-#define MAX_TRIES 64 /* of limits: each is what the one before lacked */
+#define MAX_TRIES 64 /* of limits: each adds what the one before lacked */
 
 /* A step that is simulated: the actions of all units. */
 typedef struct played_step {
@@ -63,8 +63,8 @@ int64_t ms__simulated_peak(const ms_simulation_summary *s) {
 }
 
 /* What torch's allocator must be allowed to reserve beyond the peak of the step: free blocks may be too small, however
- * many there are. Only the traced variants of units can be simulated with its blocks. Where a limit is too low, the
- * allocation that fails says what it would take. With more than `most_bytes` it is enough to know that. */
+ * many there are. Only the traced variants of units can be simulated with its blocks. If a limit is too low, the
+ * allocation that fails names the limit it needs. Above `most_bytes` the exact value does not matter. */
 static ms_status find_fragmentation(const played_step *s, int64_t most_bytes, int64_t *out) {
     for (int64_t i = 0; i < s->model->basis->profile->n_units; i++)
         s->actions[i] = ms__actions[s->actions[i]].variant == MS__RECOMPUTED ? MS_ACTION_RECOMPUTE : MS_ACTION_KEEP;

@@ -27,7 +27,7 @@ ms__value ms__chain_play(const ms__chain *chain, const ms__grid *grid, const uin
         ms__link_step step = ms__link_advance(&chain->link, backlog, o->hide_slots, o->copy_slots, o->waits);
         value.ticks += grid->ticks[i][choices[i]];
         if (step.is_over)
-            value.is_valid = false; /* its bytes are those of a link that could take it */
+            value.is_valid = false; /* its bytes are counted as if the link had room */
         else
             value.ticks += ms__grid_wait_ticks(grid, &chain->link, step.waited);
         backlog = step.is_over ? step.waited : step.backlog;
@@ -77,7 +77,7 @@ int32_t ms__grid_wait_ticks(const ms__grid *grid, const ms__link *link, int32_t 
     return slots == 0 ? 0 : (int32_t)ms__ceil_div(ms__link_wait_ns(link, slots), grid->tick_ns);
 }
 
-/* Times that are cut off (roofline.h) still differ by their ticks. */
+/* Times that reach the maximum (roofline.h) still differ in their ticks. */
 int64_t ms__grid_step_ns(const ms__grid *grid, const ms__chain *chain, int64_t ticks) {
     int64_t most = INT64_MAX / 4;
     return chain->base_ns + (ticks > most / grid->tick_ns ? most : ticks * grid->tick_ns);
@@ -111,7 +111,7 @@ ms_status ms__grid_make(ms__arena *arena, const ms__chain *chain, ms__grid_kind 
     int64_t most = ms__grid_wait_ticks(out, &chain->link, chain->link.max_slots);
     for (int32_t i = 0; i < chain->n; i++) {
         const ms__chain_unit *unit = &chain->units[i];
-        for (int32_t o = 0; o < unit->n_options; o++) /* MAX_TICKS: which no plan has */
+        for (int32_t o = 0; o < unit->n_options; o++) /* no plan has MAX_TICKS */
             out->ticks[i][o] = (int32_t)ms__min(ms__ceil_div(unit->options[o].extra_ns, out->tick_ns), MAX_TICKS);
         most += most_ns(chain, unit, kind) / out->tick_ns + 1;
     }

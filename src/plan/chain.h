@@ -1,12 +1,12 @@
 /* chain.h - a training step as the search sees it: a chain of units, each with a few options.
  *
  * A unit adds what it holds to the device between its forward and its backward. When unit i runs, forward or backward,
- * the units before it hold and the link's backlog is on the device too; `forward_bytes` and `backward_bytes` are what
- * is there in addition. Between units it is `gap_bytes`. All of these are whole sizes: parameters, gradients and
- * whatever else is there at that moment included.
+ * what the units before it hold and the link's backlog are on the device too; `forward_bytes` and `backward_bytes` are
+ * what is allocated in addition. Between units that is `gap_bytes`. All of these are total sizes: they include
+ * parameters, gradients and everything else that is allocated at that moment.
  *
- * Bytes are exact. Times are searched in ticks, rounded up; how long a tick is depends on the units and on no budget. A
- * chain and its grids are immutable once they are made.
+ * Bytes are exact. Times are searched in ticks, rounded up; the length of a tick depends on the units, not on the
+ * budget. A chain and its grids are immutable.
  */
 #ifndef MS_PLAN_CHAIN_H
 #define MS_PLAN_CHAIN_H
@@ -25,7 +25,7 @@ typedef struct ms__option {
 } ms__option;
 
 typedef struct ms__chain_unit {
-    ms__option options[MS_N_ACTIONS]; /* the first keeps */
+    ms__option options[MS_N_ACTIONS]; /* the first one keeps the unit */
     int32_t n_options;
     int32_t unit; /* of the profile */
 } ms__chain_unit;
@@ -33,7 +33,7 @@ typedef struct ms__chain_unit {
 /* The times of a chain's options in ticks. */
 typedef struct ms__grid {
     int64_t tick_ns;
-    int32_t max_ticks;              /* no plan that is of use takes more */
+    int32_t max_ticks;              /* no useful plan takes more */
     int32_t (*ticks)[MS_N_ACTIONS]; /* by position and option */
 } ms__grid;
 
@@ -54,21 +54,21 @@ typedef struct ms__chain {
     ms__grid grids[MS__N_GRIDS]; /* the second only where an option waits */
 } ms__chain;
 
-/* What choices of options come to. */
+/* What a choice of options costs. */
 typedef struct ms__value {
     int64_t peak_bytes;
     int64_t ticks;
     int64_t host_bytes;
-    bool is_valid; /* it is within the host's memory, and its backlogs within the link's */
+    bool is_valid; /* copies fit in host memory, and no backlog is longer than the link allows */
 } ms__value;
 
 /* Play the chain: `choices` has an index into the options of each unit. */
 ms__value ms__chain_play(const ms__chain *chain, const ms__grid *grid, const uint8_t *choices);
 
-/* A lower bound of all peaks: every unit does what is least, each for itself. */
+/* A lower bound of all peaks: every unit by itself does what takes the fewest bytes. */
 int64_t ms__chain_least_peak(const ms__chain *chain);
 
-/* Levels of host memory that a copy takes, and that there are. */
+/* How many levels of host memory a copy takes, and how many there are. */
 int32_t ms__chain_copy_levels(const ms__chain *chain, int64_t copy_bytes);
 int32_t ms__chain_host_levels(const ms__chain *chain);
 
@@ -76,10 +76,10 @@ int32_t ms__chain_host_levels(const ms__chain *chain);
 bool ms__chain_has_copies(const ms__chain *chain);
 bool ms__chain_has_waits(const ms__chain *chain);
 
-/* A grid for a chain whose options are all there. What it holds belongs to the arena. Errors: MS_E_NO_MEMORY. */
+/* A grid for a chain that has all its options. Its arrays belong to the arena. Errors: MS_E_NO_MEMORY. */
 ms_status ms__grid_make(ms__arena *arena, const ms__chain *chain, ms__grid_kind kind, ms__grid *out);
 
-/* Ticks that waiting for a number of slots of the link takes. */
+/* How many ticks it takes to wait for a number of slots of the link. */
 int32_t ms__grid_wait_ticks(const ms__grid *grid, const ms__link *link, int32_t slots);
 
 /* The time of a step that takes `ticks` more than with every unit kept. */
@@ -99,11 +99,12 @@ ms_status ms__search_new(ms__arena *arena, const ms__chain *chain, const ms__gri
  * there is none, else the choices of the one with the least peak. The same ticks always have the same choices. */
 int64_t ms__search_fastest(ms__search *search, int64_t limit_bytes, int64_t max_ticks, uint8_t *out_choices);
 
-/* The ticks of the plan with the least peak that takes at most `max_ticks`, and of those the fastest; likewise. */
+/* The ticks of the plan with the least peak that takes at most `max_ticks`, and of those the fastest; otherwise as
+ * above. */
 int64_t ms__search_leanest(ms__search *search, int64_t max_ticks, uint8_t *out_choices);
 
-/* The least peak of plans that take at most `ticks`, with sizes rounded up to the cells of the search: at
- * most ms__search_slack() more than it is. */
+/* The least peak of plans that take at most `ticks`, with sizes rounded up to the cells of the search: at most
+ * ms__search_slack() above the exact peak. */
 int64_t ms__search_peak(const ms__search *search, int64_t ticks);
 int64_t ms__search_slack(const ms__search *search);
 

@@ -1,8 +1,8 @@
 /* chain_build.c - from a profile to a chain.
  *
- * Two simulations say almost everything: what the device holds at the end of each segment of forward is what the units
- * up to there hold, and the peak of a segment less what earlier units hold is what it takes itself. So a chain whose
- * units are all plain, or all recomputed, has the peaks of these simulations; actions.h says what other actions change.
+ * Two simulations give almost everything: the bytes at the end of each segment of forward are what the units so far
+ * hold, and the peak of a segment less what earlier units hold is what the segment itself takes. So a chain whose units
+ * are all plain, or all recomputed, has the peaks of these simulations; actions.h says what other actions change.
  */
 #include "chain_build.h"
 
@@ -18,7 +18,7 @@
 bool ms__unit_may_change(const ms_plan_request *request, const ms_profile *profile, int64_t unit) {
     uint32_t needed = MS_UNIT_ELIGIBLE | MS_UNIT_RUN;
     if ((profile->units[unit].flags & needed) != needed) return false;
-    if (profile->step != NULL && !profile->step->has_recomputed) return false; /* a file may say so of its units */
+    if (profile->step != NULL && !profile->step->has_recomputed) return false; /* whatever a file says of its units */
     return request->may_change == NULL || request->may_change[unit] != 0;
 }
 
@@ -77,10 +77,10 @@ typedef struct builder {
     ms__model_effect model;
     ms__chain *chain;
     measured_step steps[MS__N_VARIANTS];
-    int64_t least_gain; /* options that save no more are not worth having */
+    int64_t least_gain; /* options that save no more are left out */
 } builder;
 
-/* What the forward of each unit adds to what is held. */
+/* How many held bytes the forward of each unit adds. */
 static void measure_held(const builder *b, measured_step *m) {
     int64_t before = m->run->summary.idle_bytes; /* a unit may be the first thing that runs */
     for (int64_t i = 0; i < m->run->n_segments; i++) {
@@ -93,7 +93,7 @@ static void measure_held(const builder *b, measured_step *m) {
     for (int32_t i = 0; i < b->chain->n; i++) m->prefix_bytes[i + 1] = m->prefix_bytes[i] + m->units[i].held_bytes;
 }
 
-/* Where a segment's bytes count: in the unit that runs while all units before it hold, else between units. */
+/* Where a segment's bytes count: at its unit, if exactly the units before it hold; else between units. */
 static int64_t *bytes_at(const builder *b, const measured_step *m, const ms_simulation_segment *segment,
                          int32_t prefix) {
     int32_t at = ms__order_position(b->order, segment);

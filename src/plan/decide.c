@@ -1,10 +1,9 @@
-/* decide.c - which plan it is: the rules around the search.
+/* decide.c - chooses the plan: the rules around the search.
  *
  * With MS_PLAN_FASTEST, the fastest plan within the budget; else the least memory within the allowed slowdown, and if
- * that does not fit, the fastest that does. Every set of model options that is allowed has a chain of its own. What a
- * plan takes is the larger of what its chain says and what a simulation of its step says; neither depends on the
- * budget. So the plans that are candidates, and what each takes, do not depend on it either: a larger budget has more
- * of them.
+ * that does not fit, the fastest that does. Every set of model options that is allowed has a chain of its own. The
+ * bytes of a plan are the larger of what its chain gives and what a simulation of its step gives; neither depends on
+ * the budget. So the candidates and their bytes do not depend on it either: a larger budget only admits more of them.
  */
 #include "decide.h"
 
@@ -14,8 +13,8 @@
 #include "../sim/model_options.h"
 #include "stepless.h"
 
-#define RESOLUTION_PARTS 8192 /* of the memory that is taken when nothing is done */
-#define MAX_PLANS 128         /* of a list, where each is simulated several times */
+#define RESOLUTION_PARTS 8192 /* of the baseline peak */
+#define MAX_PLANS 128         /* in a list, if each is simulated several times */
 #define SKIP_SHARE 4          /* the smart skip: a peak under 1/4 of the budget */
 
 /* ---- Model choices ---- */
@@ -87,7 +86,7 @@ static bool is_faster(const ms__candidate *a, const ms__candidate *b) {
     return a->model_options < b->model_options;
 }
 
-/* Less than a resolution of memory is not worth any time. */
+/* Differences below the resolution are not worth any time. */
 static bool is_leaner(const ms__candidate *a, const ms__candidate *b, int64_t resolution) {
     if (b->choices == NULL) return true;
     if (a->peak_bytes / resolution != b->peak_bytes / resolution) return a->peak_bytes < b->peak_bytes;
@@ -110,17 +109,17 @@ static ms_status keep_best(ms__decision *d, const ms__plan_list *list, ms__candi
  *
  * In order: all units kept, then the leanest plan of each time, as long as it is leaner than those before; first on the
  * fine grid, then on the one with waits. The latter count as no faster than the slowest of the former, so that times
- * never fall along this list: where any time will do that is the leanest; else it is unknown, and they count as no
- * faster than any could be. All decisions are made from the same list: the fastest is its first plan that fits, the
- * leanest has the least peak, rounded to the resolution, of those that fit and are within a time. Where there is none
- * of these, what fits takes longer than they would.
+ * never fall along this list. If the time is not limited, the slowest of them is the leanest; else the slowest is
+ * unknown, and they count as slow as the slowest possible one. All decisions are made from the same list: the fastest
+ * is its first plan that fits; the leanest has the least peak, rounded to the resolution, among those that fit and are
+ * within a time. If there is no such plan, every plan that fits takes longer.
  */
 
 static ms__plan_list first_list(const ms__model_choice *model) {
     return (ms__plan_list){.model = model, .grid = &model->chain.grids[MS__GRID_FINE]};
 }
 
-/* The list that comes after `first`. `slowest_ns`: of the plans of `first`; 0: unknown. False: there is none. */
+/* The list that follows `first`; false if there is none. `slowest_ns`: of the plans in `first`; 0: unknown. */
 static bool next_list(const ms__plan_list *first, int64_t slowest_ns, ms__plan_list *out) {
     const ms__chain *chain = &first->model->chain;
     if (first->grid == &chain->grids[MS__GRID_WAITS] || !ms__chain_has_waits(chain)) return false;
@@ -129,12 +128,12 @@ static bool next_list(const ms__plan_list *first, int64_t slowest_ns, ms__plan_l
     return true;
 }
 
-/* Where each plan takes several simulations to appraise, the list has one for each stride of ticks. */
+/* If each plan takes several simulations to appraise, the list has one plan for each stride of ticks. */
 static int64_t stride_of(const ms__decision *d, const ms__grid *grid) {
     return ms__models_allocator(d->request) ? grid->max_ticks / MAX_PLANS + 1 : 1;
 }
 
-/* The end of the last stride that is whole by then. */
+/* The end of the last complete stride up to `ticks`. */
 static int64_t last_end(const ms__decision *d, const ms__grid *grid, int64_t ticks) {
     return ticks >= grid->max_ticks ? grid->max_ticks : ticks - (ticks + 1) % stride_of(d, grid);
 }
@@ -167,10 +166,10 @@ static ms_status try_fastest(ms__decision *d, const ms__plan_list *list, ms__sea
     return MS_OK;
 }
 
-/* A search needs memory for each grid; it is given back at once. */
+/* The search on each grid has an arena of its own, which is freed at once. */
 static ms_status search_fastest(ms__decision *d, const ms__plan_list *list, uint8_t *choices, bool *out_found) {
     const ms__chain *chain = &list->model->chain;
-    int64_t ticks = list->grid->max_ticks; /* slower than what another model choice has is of no use */
+    int64_t ticks = list->grid->max_ticks; /* a plan slower than that of another model choice is useless */
     if (d->best.choices != NULL)
         ticks = end_of_stride(d, list->grid, (d->best.step_ns - chain->base_ns) / list->grid->tick_ns);
     ms__arena arena = {0};
@@ -209,7 +208,7 @@ static ms_status find_fastest(ms__decision *d) {
 
 /* ---- The leanest within a time ---- */
 
-/* What is looked for: plans that take at most `max_ns` and `max_bytes`, rounded to a resolution. */
+/* What is searched for: plans of at most `max_ns` and `max_bytes`, rounded to a resolution. */
 typedef struct goal {
     int64_t max_ns, max_bytes, resolution;
 } goal;
@@ -224,7 +223,7 @@ static ms_status consider(ms__decision *d, const ms__plan_list *list, const uint
     return keep_best(d, list, &candidate, choices, aim->resolution);
 }
 
-/* From the leanest by its chain on, until no other can be leaner. */
+/* Starting with the leanest by its chain, until no other can be leaner. */
 static ms_status try_leanest(ms__decision *d, const ms__plan_list *list, ms__search *search, const goal *aim,
                              uint8_t *choices) {
     int64_t most = last_end(d, list->grid, (aim->max_ns - list->model->chain.base_ns) / list->grid->tick_ns);
@@ -241,7 +240,7 @@ static ms_status try_leanest(ms__decision *d, const ms__plan_list *list, ms__sea
     return MS_OK;
 }
 
-/* `*out_slowest_ns`: of the plans of the list, where any time will do; else 0. */
+/* `*out_slowest_ns`: of the plans in the list, if the time is not limited; else 0. */
 static ms_status search_leanest(ms__decision *d, const ms__plan_list *list, const goal *aim, uint8_t *choices,
                                 int64_t *out_slowest_ns) {
     const ms__chain *chain = &list->model->chain;
@@ -264,7 +263,7 @@ static ms_status find_leanest_of(ms__decision *d, const ms__model_choice *model,
     uint8_t *choices = ms__arena_array(&d->arena, (size_t)model->chain.n, 1);
     if (choices == NULL) return MS_E_NO_MEMORY;
     int64_t slowest_ns = 0;
-    ms_status status = consider(d, &list, choices, aim); /* all are kept */
+    ms_status status = consider(d, &list, choices, aim); /* every unit kept */
     if (status != MS_OK) return status;
     do {
         if (list.least_ns > aim->max_ns) break;
@@ -273,7 +272,7 @@ static ms_status find_leanest_of(ms__decision *d, const ms__model_choice *model,
     return status;
 }
 
-/* Those first that may be the leanest: the others are soon beaten. */
+/* Model choices with the lowest bound come first: then the others are soon ruled out. */
 static ms_status find_leanest(ms__decision *d, const goal *aim) {
     bool done[MS__N_MODEL_CHOICES] = {false};
     ms_status status = MS_OK;
@@ -313,7 +312,7 @@ static ms_status choose(ms__decision *d) {
     return status == MS_OK ? ms__refuse(d) : status;
 }
 
-/* The smart skip: the model is left alone. */
+/* The smart skip: nothing is done to the model. */
 static ms_status keep_all(ms__decision *d) {
     ms__plan_list list = first_list(ms__decision_model(d, 0));
     uint8_t *choices = ms__arena_array(&d->arena, (size_t)list.model->chain.n, 1);
@@ -333,7 +332,7 @@ static int64_t share_ppm(int64_t part, int64_t whole) {
     return part > INT64_MAX / 8 / 1000000 ? part / (whole / 1000000 + 1) : part * 1000000 / whole;
 }
 
-/* What the plan says of itself. */
+/* Fill in the plan's summary. */
 static ms_status describe_best(const ms__decision *d, ms_plan *plan) {
     const ms__model_choice *model = ms__decision_model(d, d->best.model_options);
     bool has_step = model->basis->runs[MS__PLAIN] != NULL;
@@ -344,7 +343,7 @@ static ms_status describe_best(const ms__decision *d, ms_plan *plan) {
     s->host_bytes = d->best.host_bytes;
     if (d->baseline_ns > 0) s->slowdown_ppm = share_ppm(d->best.step_ns - d->baseline_ns, d->baseline_ns);
     ms__explain_units(d, plan);
-    if (!has_step) return MS_OK; /* what was counted are costs, not nanoseconds */
+    if (!has_step) return MS_OK; /* times are costs here, not nanoseconds */
     s->baseline_ns = d->baseline_ns;
     s->step_ns = d->best.step_ns;
     ms_simulation_summary played;

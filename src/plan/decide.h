@@ -1,5 +1,5 @@
-/* decide.h - what a decision is made from: the sets of model options that are allowed, each with its chain, and what
- * plans come to.
+/* decide.h - what a decision is based on: the sets of model options that are allowed, each with its chain, and the
+ * appraisal of plans.
  */
 #ifndef MS_PLAN_DECIDE_H
 #define MS_PLAN_DECIDE_H
@@ -15,7 +15,7 @@
 typedef struct ms__candidate {
     uint32_t model_options;
     int64_t peak_bytes, step_ns, host_bytes;
-    const ms__grid *grid; /* that its time was counted on */
+    const ms__grid *grid; /* on which its time was counted */
     uint8_t *choices;     /* by position of the chain; NULL: there is none */
 } ms__candidate;
 
@@ -24,7 +24,7 @@ typedef struct ms__model_choice {
     uint32_t model_options;
     const ms__basis *basis;
     ms__chain chain;
-    int64_t host_bytes;  /* that the options take */
+    int64_t host_bytes;  /* taken by the options */
     int64_t least_bytes; /* no plan has a lower peak */
 } ms__model_choice;
 
@@ -32,11 +32,11 @@ typedef struct ms__model_choice {
 typedef struct ms__plan_list {
     const ms__model_choice *model;
     const ms__grid *grid;
-    int64_t least_ns; /* a plan counts as no faster */
+    int64_t least_ns; /* every plan counts as at least this slow */
 } ms__plan_list;
 
 typedef struct ms__decision {
-    const ms_plan_request *request; /* was checked */
+    const ms_plan_request *request; /* must have been checked */
     ms__arena arena;
     ms__basis plain, half;
     ms__model_choice models[MS__N_MODEL_CHOICES]; /* the fastest first */
@@ -46,7 +46,7 @@ typedef struct ms__decision {
     ms__candidate best;
 } ms__decision;
 
-/* Fill in all but `request` and `best`. Errors: as ms_simulation_create. Either way it is closed. */
+/* Fill in all but `request` and `best`. Errors: as ms_simulation_create. It must be closed in any case. */
 ms_status ms__decision_open(ms__decision *decision);
 void ms__decision_close(ms__decision *decision);
 
@@ -62,15 +62,15 @@ typedef struct ms__request_copy {
 /* A request that plans can be made from. Errors: as ms_plan_create. */
 ms_status ms__request_read(const ms_plan_request *theirs, ms__request_copy *out);
 
-/* ---- What plans come to (appraise.c) ---- */
+/* ---- Appraisal of plans (appraise.c) ---- */
 
-/* What these choices come to: the larger of what the chain says and what a simulation says must be reserved. A model
- * that is left alone is exactly as it was simulated. Where it is more than `most_bytes`, the peak is some number that
- * is. `out->choices` is left out. Errors: as ms_simulation_create. */
+/* The cost of these choices: the larger of the chain's peak and of what must be reserved in a simulation. If nothing is
+ * done to the model, the simulation is exact. A peak above `most_bytes` need not be exact, only above it.
+ * `out->choices` is not set. Errors: as ms_simulation_create. */
 ms_status ms__appraise(const ms__decision *decision, const ms__plan_list *list, const uint8_t *choices,
                        int64_t most_bytes, ms__candidate *out);
 
-/* What must be reserved for these choices; with more than `most_bytes` some number that is more. The model choice has a
+/* What must be reserved for these choices; if it is above `most_bytes`, any number above. The model choice must have a
  * step. Errors: as ms_simulation_create. */
 ms_status ms__find_needed(const ms__decision *decision, const ms__model_choice *model, const uint8_t *choices,
                           int64_t most_bytes, int64_t *out);
@@ -87,10 +87,10 @@ int64_t ms__simulated_peak(const ms_simulation_summary *summary);
 
 /* ---- Why (explain.c) ---- */
 
-/* Fill in the entries of a plan: what each unit got, and the action that came closest. */
+/* Fill in the entries of a plan: the action of each unit, and its closest alternative. */
 void ms__explain_units(const ms__decision *decision, ms_plan *plan);
 
-/* Nothing fits, and `best` is the plan with the least peak: report how close it comes and what is in the way. */
+/* No plan fits, and `best` is the one with the least peak: report that peak and what it consists of. */
 ms_status ms__refuse(const ms__decision *decision);
 
 #endif

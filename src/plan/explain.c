@@ -1,4 +1,4 @@
-/* explain.c - a plan for people: what the peak is made of, what was done about it, and what was not; and why there is
+/* explain.c - explains a plan to people: what the peak consists of, what is done to each layer and why; or why there is
  * no plan. Sizes, times and places are written by one function each (src/common/text.h, put_place).
  */
 #include <stdarg.h>
@@ -31,7 +31,7 @@ ms_status ms_reason_get_info(int32_t reason, ms_name_info *out) {
     return ms__name_get(ms__reasons, MS_N_REASONS, reason, out, "ms_reason_get_info");
 }
 
-/* The option that comes next in time: before what was chosen, or after what is kept. */
+/* The option that is closest in time: the next faster one, or if the unit is kept, the next slower one. */
 static int32_t other_option(const ms__chain_unit *unit, int32_t chosen) {
     int32_t other = -1;
     for (int32_t o = 0; o < unit->n_options; o++) {
@@ -43,7 +43,7 @@ static int32_t other_option(const ms__chain_unit *unit, int32_t chosen) {
     return other;
 }
 
-/* What the plan would be with another option of one unit. */
+/* Compare the plan with one in which this unit has another option. */
 static void explain_other(const ms__decision *d, const ms__chain *chain, int32_t position, int32_t other,
                           ms_plan_entry *out) {
     const ms__grid *grid = d->best.grid;
@@ -134,7 +134,7 @@ static void put_place(text *t, int32_t phase, const char *unit) {
         put_format(t, ", between layers");
 }
 
-/* What a peak is made of, the largest first; what is under `least` bytes is left out. */
+/* The parts of a peak, the largest first; those under `least` bytes are left out. */
 static void put_parts(text *t, const int64_t parts[MS_N_CATEGORIES], int64_t least, const char *before) {
     bool written[MS_N_CATEGORIES] = {false};
     for (int n = 0; n < MS_N_CATEGORIES; n++) {
@@ -149,7 +149,7 @@ static void put_parts(text *t, const int64_t parts[MS_N_CATEGORIES], int64_t lea
 
 /* ---- Refusing ---- */
 
-/* Where only units are known: what no plan changes. */
+/* Without a step, name the bytes that no plan changes. */
 static void put_fixed_part(text *t, const ms_profile *profile) {
     put_format(t,
                " (parameters, gradients and optimizer state are %s of it; a smaller batch or shorter inputs lower the "

@@ -1,7 +1,7 @@
 /* pareto.c - the trade between memory and time: plans of which none is both smaller and faster than another.
  *
- * Each model choice is searched at limits that are spread between the least peak that it can have and its peak with all
- * units kept; what is left of all of them is simulated, and what another one beats is dropped.
+ * Each model choice is searched at limits spread between its least possible peak and its peak with all units kept.
+ * Plans that no other one beats are simulated; then the beaten ones are dropped again.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -40,7 +40,7 @@ static ms_status add_point(collection *c, const ms__plan_list *list, const uint8
 
 static ms_status search_limits(collection *c, const ms__plan_list *list, ms__search *search, uint8_t *choices) {
     const ms__chain *chain = &list->model->chain;
-    int64_t high = ms__chain_play(chain, list->grid, choices).peak_bytes; /* all are kept */
+    int64_t high = ms__chain_play(chain, list->grid, choices).peak_bytes; /* every unit kept */
     ms_status status = add_point(c, list, choices);
     (void)ms__search_leanest(search, list->grid->max_ticks, choices);
     int64_t low = ms__chain_play(chain, list->grid, choices).peak_bytes;
@@ -82,7 +82,7 @@ static int compare_points(const void *a, const void *b) {
     return x->model_options < y->model_options ? -1 : x->model_options > y->model_options;
 }
 
-/* In the order of time, those that are smaller than all before. */
+/* Sort by time and keep the points that are smaller than all before them. */
 static void keep_unbeaten(collection *c) {
     int64_t n = 0;
     qsort(c->points, (size_t)c->n, sizeof *c->points, compare_points);
@@ -91,7 +91,7 @@ static void keep_unbeaten(collection *c) {
     c->n = n;
 }
 
-/* Evenly spaced ones of them, the first and the last included. */
+/* Keep evenly spaced points, the first and the last included. */
 static void keep_some(collection *c, int64_t n_wanted) {
     if (c->n <= n_wanted) return;
     for (int64_t i = 0; i < n_wanted; i++) c->points[i] = c->points[i * (c->n - 1) / (n_wanted - 1)];
@@ -135,7 +135,7 @@ ms_status ms_plan_pareto(const ms_plan_request *request, ms_pareto_point *out, i
     ms_status status = ms__request_read(request, &copy);
     if (status != MS_OK) return status;
     if (out == NULL || out_n == NULL || capacity < 2 || capacity > MAX_POINTS)
-        return ms__fail(MS_E_INVALID, "ms_plan_pareto: room for 2 to %d points is needed", MAX_POINTS);
+        return ms__fail(MS_E_INVALID, "ms_plan_pareto: capacity must be from 2 to %d", MAX_POINTS);
     collection c = {.decision = {.request = &copy.request}};
     status = collect(&c, capacity);
     for (int64_t i = 0; i < c.n && status == MS_OK; i++) {

@@ -1,4 +1,4 @@
-/* plan.c - requests to plans: validation, and what a plan says of itself. What it decides is in decide.c. */
+/* plan.c - creates plans: checks requests, and returns summaries and entries. The decisions are in decide.c. */
 #include "plan.h"
 
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 #define ALL_FLAGS ((uint32_t)(MS_PLAN_FORCE | MS_PLAN_FASTEST | MS_PLAN_RECOMPUTE_ALL))
 
 ms_status ms__plan_new(int64_t n_entries, ms_plan **out) {
-    if (n_entries < 0 || n_entries > MAX_ENTRIES) return ms__fail(MS_E_LIMIT, "a plan with too many units");
+    if (n_entries < 0 || n_entries > MAX_ENTRIES) return ms__fail(MS_E_LIMIT, "the plan has too many layers");
     ms_plan *plan = calloc(1, sizeof *plan);
     if (plan == NULL) return ms__fail_memory(sizeof *plan);
     plan->entries = ms__arena_array(&plan->arena, (size_t)n_entries, sizeof *plan->entries);
@@ -28,13 +28,13 @@ ms_status ms__plan_new(int64_t n_entries, ms_plan **out) {
 }
 
 ms_status ms__plan_set_name(ms_plan *plan, int64_t index, const char *name) {
-    if (name == NULL || name[0] == '\0') return ms__fail(MS_E_INVALID, "unit %lld has no name", (long long)index);
+    if (name == NULL || name[0] == '\0') return ms__fail(MS_E_INVALID, "layer %lld has no name", (long long)index);
     plan->entries[index].name = ms__arena_string(&plan->arena, name, strlen(name));
     return plan->entries[index].name == NULL ? MS_E_NO_MEMORY : MS_OK;
 }
 
 ms_plan *ms_plan_share(const ms_plan *plan) {
-    ms_plan *shared = (ms_plan *)plan; /* never changed, but for the number of its owners */
+    ms_plan *shared = (ms_plan *)plan; /* only the number of its owners changes */
     if (shared != NULL) ms__owners_add(&shared->owners);
     return shared;
 }
@@ -71,7 +71,8 @@ ms_status ms__request_read(const ms_plan_request *theirs, ms__request_copy *out)
         !ms__size_in_range(request->host_limit_bytes))
         return ms__fail(MS_E_LIMIT, "ms_plan_create: a size is out of range");
     if (request->budget_bytes == 0) return ms__fail(MS_E_INVALID, "ms_plan_create: the budget must be above 0");
-    if (request->slowdown_ppm > 1000000000) return ms__fail(MS_E_INVALID, "ms_plan_create: slowdown out of range");
+    if (request->slowdown_ppm > 1000000000)
+        return ms__fail(MS_E_INVALID, "ms_plan_create: slowdown_ppm is out of range");
     if ((request->actions & ~ALL_ACTIONS) != 0 || (request->model_options & ~(uint32_t)MS_MODEL_ALL) != 0 ||
         (request->flags & ~ALL_FLAGS) != 0 || (request->simulation & ~MS__SIMULATE_ALL) != 0)
         return ms__fail(MS_E_INVALID, "ms_plan_create: a flag is unknown");
@@ -112,7 +113,7 @@ ms_status ms_plan_create(const ms_plan_request *request, ms_plan **out_plan) {
     return MS_OK;
 }
 
-/* ---- What a plan says of itself ---- */
+/* ---- Summaries and entries ---- */
 
 static uint64_t fingerprint(const ms_plan *plan) {
     const ms_plan_summary *s = &plan->summary;
@@ -143,6 +144,7 @@ ms_status ms_plan_get_summary(const ms_plan *plan, ms_plan_summary *out) {
 ms_status ms_plan_get_entry(const ms_plan *plan, int64_t index, ms_plan_entry *out) {
     if (plan == NULL) return ms__fail(MS_E_INVALID, "ms_plan_get_entry: the plan is NULL");
     if (index < 0 || index >= plan->n_entries)
-        return ms__fail(MS_E_INVALID, "unit %lld of a plan with %lld", (long long)index, (long long)plan->n_entries);
+        return ms__fail(MS_E_INVALID, "ms_plan_get_entry: there is no layer %lld; the plan has %lld", (long long)index,
+                        (long long)plan->n_entries);
     return ms__struct_write(MS__STRUCT(ms_plan_entry), &plan->entries[index], out);
 }

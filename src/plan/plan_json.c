@@ -1,8 +1,7 @@
 /* plan_json.c - plans as files: versioned JSON, read back strictly, and matched against a model.
  *
- * Actions, reasons, model options, phases and categories are written by their identifiers. What a file has is in two
- * tables of fields, one for a plan and one for a unit of it; writing, reading and the check for unknown keys go by
- * them.
+ * Actions, reasons, model options, phases and categories are written by their identifiers. The fields of a file are in
+ * two tables, one for a plan and one for a unit; writing, reading and the check for unknown keys use them.
  */
 #include <stddef.h>
 #include <stdlib.h>
@@ -64,7 +63,7 @@ typedef struct field {
 } field;
 
 #define MAX (INT64_C(1) << 62)        /* sums of a few sizes or times */
-#define MAX_CHANGE (INT64_C(1) << 61) /* so that differences are numbers, too */
+#define MAX_CHANGE (INT64_C(1) << 61) /* so that differences fit too */
 #define SIZE(type, name) {#name, offsetof(type, name), NUMBER, 0, MAX, NULL}
 #define CHANGE(type, name) {#name, offsetof(type, name), NUMBER, -MAX_CHANGE, MAX_CHANGE, NULL}
 #define WORDS(type, name, kind, list) {#name, offsetof(type, name), kind, -MAX, MAX, list}
@@ -168,7 +167,7 @@ static ms_status get_number(const ms__json *object, const char *key, int64_t min
 static ms_status find_word(const words *list, const char *key, const char *text, int *out) {
     for (*out = 0; *out < list->n; ++*out)
         if (strcmp(list->at(*out), text) == 0) return MS_OK;
-    return ms__fail(MS_E_PARSE, "\"%s\": unknown \"%.32s\"", key, text);
+    return ms__fail(MS_E_PARSE, "\"%s\": \"%.32s\" is unknown", key, text);
 }
 
 static ms_status get_word(const ms__json *object, const field *f, int32_t *out) {
@@ -220,7 +219,7 @@ static ms_status get_field(const ms__json *object, const field *f, void *out) {
     }
 }
 
-/* The object has these fields and the keys in `others`, which ends in NULL, and no more. */
+/* Read these fields. The object may also have the keys in `others`, which ends in NULL, and no more. */
 static ms_status get_fields(const ms__json *object, const field *fields, size_t n, const char *const *others,
                             void *record) {
     const char *keys[MAX_FIELDS] = {NULL};
@@ -245,7 +244,7 @@ static ms_status read_plan_into(const ms__json *document, const ms__json *units,
     static const char *const others[] = {VERSION_KEY, UNITS_KEY, NULL};
     ms_status status = get_fields(document, plan_fields, N_PLAN_FIELDS, others, &plan->summary);
     if (status == MS_OK && plan->summary.peak_unit >= plan->n_entries)
-        status = ms__fail(MS_E_PARSE, "\"peak_unit\" must be below the number of units");
+        status = ms__fail(MS_E_PARSE, "\"peak_unit\" must be below the number of layers");
     for (int64_t i = 0; i < plan->n_entries && status == MS_OK; i++) status = read_plan_unit(&units->items[i], plan, i);
     return status;
 }
@@ -289,11 +288,12 @@ static int compare_names(const void *a, const void *b) {
 static ms_status compare_sorted(const name_size *ours, const name_size *theirs, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         if (strcmp(ours[i].name, theirs[i].name) != 0)
-            return ms__fail(MS_E_MISMATCH, "the plan has a unit \"%.64s\" where the model has \"%.64s\"", ours[i].name,
+            return ms__fail(MS_E_MISMATCH, "the plan has layer \"%.64s\" where the model has \"%.64s\"", ours[i].name,
                             theirs[i].name);
         if (ours[i].param_bytes != theirs[i].param_bytes)
-            return ms__fail(MS_E_MISMATCH, "unit \"%.64s\" has %lld bytes of parameters in the plan, %lld in the model",
-                            ours[i].name, (long long)ours[i].param_bytes, (long long)theirs[i].param_bytes);
+            return ms__fail(MS_E_MISMATCH,
+                            "layer \"%.64s\" has %lld bytes of parameters in the plan, %lld in the model", ours[i].name,
+                            (long long)ours[i].param_bytes, (long long)theirs[i].param_bytes);
     }
     return MS_OK;
 }
@@ -302,7 +302,7 @@ ms_status ms_plan_check_units(const ms_plan *plan, const ms_unit *units, int64_t
     if (plan == NULL || n_units < 0 || (units == NULL && n_units > 0))
         return ms__fail(MS_E_INVALID, "ms_plan_check_units: an argument is NULL");
     if (plan->n_entries != n_units)
-        return ms__fail(MS_E_MISMATCH, "the plan is for %lld units, the model has %lld", (long long)plan->n_entries,
+        return ms__fail(MS_E_MISMATCH, "the plan is for %lld layers, the model has %lld", (long long)plan->n_entries,
                         (long long)n_units);
     ms__arena arena = {0};
     name_size *ours = ms__arena_array(&arena, (size_t)n_units, sizeof *ours);

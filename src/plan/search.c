@@ -1,15 +1,15 @@
-/* search.c - the least peak of a chain for every time that it may take: exact, by one dynamic programme.
+/* search.c - the least peak of a chain for every time that it may take: exact, by dynamic programming.
  *
- * Units are decided from the last to the first. What later units need to know of earlier ones is the time that is left,
- * the backlog on the link and the level of host memory that is taken: small whole numbers. Backlog and level together
- * are a lane. What earlier units hold is added to all that comes later alike, so for each lane and time the least peak
- * of the units from there on, less what is held before them, is enough: less is never worse. At the first unit that is
- * the whole trade between time and peak, and no limit has to be tried. A row of the table is one lane over all times;
- * it falls with the time.
+ * Units are decided from the last to the first. Later units depend on earlier ones only through the time that is left,
+ * the backlog on the link and the level of host memory in use: small whole numbers. Backlog and level together are a
+ * lane. What earlier units hold is added equally to everything later, so for each lane and time it is enough to know
+ * the least peak of the units from there on, less what is held before them. At the first unit this is the whole trade
+ * between time and peak, and no limit has to be tried. A row of the table is one lane over all times; more time never
+ * raises an entry.
  *
- * Sizes are whole cells of bytes, rounded up. A row's entry has the option in its lowest bits, so that the least entry
- * is the least peak and, among equals, the first option. Options are remembered for a block of units at a time; where
- * there are several blocks, the rows at their ends are kept and a block is gone through again when it is asked for.
+ * Sizes are whole cells of bytes, rounded up. An entry of a row has the option in its lowest bits, so that the least
+ * entry is the least peak and, among equals, the first option. Options are stored for one block of units at a time; if
+ * there are several blocks, the rows at their ends are stored, and a block is computed again when it is needed.
  */
 #include <string.h>
 
@@ -18,20 +18,20 @@
 
 #define OPTION_BITS 4
 #define OPTION_MASK ((1 << OPTION_BITS) - 1)
-#define MAX_CELLS (1 << 25)    /* a plan has fewer */
-#define NO_WAY (2 * MAX_CELLS) /* with whatever is held before it: never below MAX_CELLS */
+#define MAX_CELLS (1 << 25)    /* every plan has fewer */
+#define NO_WAY (2 * MAX_CELLS) /* no plan; whatever held bytes are added, not below MAX_CELLS */
 #define BLOCK_BYTES (INT64_C(16) << 20)
 
 struct ms__search {
     const ms__chain *chain;
     const ms__grid *grid;
-    int32_t n_backlogs, n_levels; /* of the link and the host, 1 each where they do not matter */
+    int32_t n_backlogs, n_levels; /* of the link and the host; 1 each if they do not matter */
     int64_t n_lanes;              /* n_backlogs * n_levels */
     int64_t n_ticks;
-    int64_t stride; /* of rows: n_ticks, made even */
+    int64_t stride; /* of rows: n_ticks, rounded up to an even number */
     int64_t cell_bytes, slack_bytes;
-    int32_t *lengths;                     /* [n + 1]: more ticks than that change nothing for the units from there on */
-    uint8_t *reached;                     /* [n + 1][lane]: is there a way to it? */
+    int32_t *lengths;                     /* [n + 1]: more ticks change nothing for the units from there on */
+    uint8_t *reached;                     /* [n + 1][lane]: can it be reached? */
     int32_t *rows[2];                     /* [lane][tick]: entries of the current unit and of the one after it */
     int32_t *first;                       /* [tick]: entries of the whole chain */
     int32_t *ends;                        /* [block][lane][tick]: entries before its first unit */
@@ -46,7 +46,7 @@ static int64_t peak_of(const ms__option *o) { return ms__max(o->forward_bytes, o
 /* Rounded up. */
 static int32_t cells(const ms__search *s, int64_t n_bytes) { return (int32_t)ms__ceil_div(n_bytes, s->cell_bytes); }
 
-/* The least power of two in which no plan has MAX_CELLS. */
+/* The least power of two with which no plan has MAX_CELLS. */
 static void set_cells(ms__search *s) {
     const ms__chain *chain = s->chain;
     int64_t most = ms__abs(chain->gap_bytes[0]), held = s->n_backlogs * chain->link.slot_bytes, bits = 0;
@@ -118,7 +118,7 @@ static void find_reached(ms__search *s) {
 
 /* ---- One unit ---- */
 
-/* `out` gets the least of what is there and of `from` with `held` before it, which is at least `peak`. */
+/* Lower each entry of `out` to the entry of `from` plus `held`, or to `peak` if that is higher. */
 static void relax(int32_t *restrict out, const int32_t *restrict from, int64_t n, int32_t held, int32_t peak,
                   int32_t option) {
     for (int64_t t = 0; t < n; t++) {
@@ -128,8 +128,8 @@ static void relax(int32_t *restrict out, const int32_t *restrict from, int64_t n
     }
 }
 
-/* The first entry of a row that is no larger, or the number of entries: rows fall, but for options among equals, and
- * the first option has the lowest number. */
+/* The first entry of a row that is not larger, or the number of entries. Peaks never rise along a row; only the options
+ * of equal peaks differ, and the first option has the lowest number. */
 static int64_t first_within(const int32_t *row, int64_t n, int32_t entry) {
     int64_t low = 0, high = n;
     while (low < high) {
@@ -145,8 +145,8 @@ static int64_t first_within(const int32_t *row, int64_t n, int32_t entry) {
 /* The row of a lane: least peaks, by ticks, from `unit` to the end of the chain. */
 static int32_t *row_of(const ms__search *s, int32_t unit, int64_t lane) { return s->rows[unit & 1] + lane * s->stride; }
 
-/* Improve the row of a lane by one option: at `m.ticks + t` the option leads to entry t of the next unit's row. From
- * where on the row is as low as this option can be, it changes nothing. */
+/* Improve the row of a lane by one option: at `m.ticks + t` the option leads to entry t of the next unit's row. Beyond
+ * the first entry that is as low as this option can get, nothing changes. */
 static void take_option(ms__search *s, int32_t unit, int64_t lane, int32_t option) {
     const ms__option *o = &s->chain->units[unit].options[option];
     move m = make_move(s, unit, option, lane);
@@ -163,7 +163,7 @@ static void take_option(ms__search *s, int32_t unit, int64_t lane, int32_t optio
         reached[t] = (lowest | option) < reached[t] ? lowest | option : reached[t];
 }
 
-/* Move the options out of a row, and count what there is between units. */
+/* Move the options out of a row, and add the peaks between units. */
 static void finish_row(ms__search *s, int32_t unit, int64_t lane, uint8_t *restrict options) {
     int32_t *restrict row = row_of(s, unit, lane);
     int32_t gap = cells(s, s->chain->gap_bytes[unit] + backlog_bytes(s, lane)) * (1 << OPTION_BITS);
@@ -251,7 +251,7 @@ ms_status ms__search_new(ms__arena *arena, const ms__chain *chain, const ms__gri
     return MS_OK;
 }
 
-/* ---- Asking ---- */
+/* ---- Queries ---- */
 
 /* The least ticks with at most `most_cells`, up to `max_ticks`; -1: there are none. */
 static int64_t least_ticks(const ms__search *s, int64_t most_cells, int64_t max_ticks) {
@@ -267,7 +267,7 @@ static int64_t least_ticks(const ms__search *s, int64_t most_cells, int64_t max_
     return low;
 }
 
-/* Follow the options that were remembered from the first unit to the last. */
+/* Follow the stored options from the first unit to the last. */
 static void read_choices(ms__search *s, int64_t ticks, uint8_t *out) {
     int64_t lane = 0;
     for (int32_t i = 0; i < s->chain->n; i++) {

@@ -1,5 +1,5 @@
-/* settings.c - from what a user asks for to a request: the one place where budgets, margins, reserves and allowed
- * techniques are decided, for Python and for C alike.
+/* settings.c - makes a request from what a user asks for: the one place where budgets, margins, reserves and allowed
+ * techniques are decided, for Python and for C.
  */
 #include "../common/structs.h"
 #include "../sim/actions.h"
@@ -8,9 +8,9 @@
 #include "decide.h"
 
 #define PPM INT64_C(1000000)
-#define ROUND_BYTES (INT64_C(256) << 20) /* what is free changes all the time: rounded down to this, plans repeat */
-#define LEAST_RESERVE_BYTES (INT64_C(2) << 30) /* of host memory, left to the program and to others: this, ... */
-#define RESERVE_PARTS 16                       /* ... or this part of all */
+#define ROUND_BYTES (INT64_C(256) << 20)       /* free memory varies; rounded down to this, plans repeat */
+#define LEAST_RESERVE_BYTES (INT64_C(2) << 30) /* of host memory, for this program and others: this, ... */
+#define RESERVE_PARTS 16                       /* ... or this part of the total */
 #define MOST_BYTES (INT64_C(1) << 50)          /* more than any device has: as good as no limit */
 
 /* ---- Modes ---- */
@@ -61,8 +61,8 @@ static int64_t host_limit_of(const ms_settings *settings, const ms_hw *host) {
 
 /* ---- Techniques ---- */
 
-/* What the device cannot do is left out: there is nothing to offload to where its memory is the host's, and no 16-bit
- * type on the oldest GPUs. */
+/* Techniques that the device does not support are left out: a CPU has nothing to offload to, and the oldest GPUs have
+ * no 16-bit type. */
 static uint32_t techniques_on(const ms_settings *settings, const ms_device *device) {
     uint32_t techniques = settings->techniques;
     if (device->kind != MS_DEVICE_GPU) techniques &= ~(uint32_t)MS_TECHNIQUE_OFFLOAD;

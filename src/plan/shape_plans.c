@@ -1,12 +1,13 @@
 /* shape_plans.c - the plans of a model by the sizes of its inputs.
  *
- * There is a base: the input that the first plan was made for. Sizes that were asked for before are looked up. New ones
- * that differ from the base in batch and length alone get the base's plan if they are smaller, or if the step fits with
- * it at that shape, which the profile's polynomials tell (at the end of the shape's bucket: the length rounded up);
- * else a plan is made there. Where the profile knows one shape only, a profile at several is asked for once. Sizes that
- * differ in more get the plan of an input that is larger in everything, or one from a profile of their own.
+ * The base is the input that the first plan was made for. Sizes that were asked for before are looked up. New sizes
+ * that differ from the base only in batch and length get the base's plan if they are smaller, or if the profile's
+ * polynomials say that the step fits with it at that shape (at the end of the shape's bucket: the length rounded up);
+ * else a plan is made for the shape. If the profile is valid for one shape only, a profile at several shapes is
+ * requested once. Sizes that differ in other ways get the plan of an input that is larger in every dimension, or a plan
+ * from their own profile.
  *
- * Plans are shared with the callers, so that forgetting one never pulls it away from under a model that runs it.
+ * Plans are shared with the callers, so that a model can go on using a plan that was forgotten here.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -17,8 +18,8 @@
 #include "decide.h"
 #include "plan.h"
 
-#define BUCKET_PARTS 8 /* lengths between a power of two and the next fall into so many buckets */
-#define MAX_KNOWN 1024 /* inputs, and shapes, that are remembered; when there are more, all are forgotten */
+#define BUCKET_PARTS 8 /* the number of buckets between a power of two and the next */
+#define MAX_KNOWN 1024 /* inputs, and shapes, that are remembered; beyond that all are forgotten */
 
 typedef struct known_input {
     uint64_t hash; /* of the sizes */
@@ -39,8 +40,8 @@ struct ms_shape_plans {
     known_input base;
     int64_t batch, length; /* of the base */
     int32_t *actions;      /* of the base's plan */
-    bool has_own_events;   /* the base's plan only does what the profile has events of: a limit can be simulated */
-    bool was_learned;      /* a profile at several shapes was asked for */
+    bool has_own_events;   /* the base's plan has only traced actions, so that a limit can be simulated */
+    bool was_learned;      /* a profile at several shapes was requested */
     ms_profile_source source;
     void *user;
     MS__VEC(known_input) inputs;
@@ -105,7 +106,8 @@ static ms_status read_input(const ms_input *theirs, ms_input *input) {
         return ms__fail(MS_E_INVALID, "ms_input: sizes is NULL or n_sizes is negative");
     for (int64_t i = 0; i < input->n_sizes; i += input->sizes[i] + 1)
         if (input->sizes[i] < 0 || input->sizes[i] >= input->n_sizes - i)
-            return ms__fail(MS_E_INVALID, "ms_input: the tensor at %lld has %lld dimensions, which are not all there",
+            return ms__fail(MS_E_INVALID,
+                            "ms_input: the tensor at %lld has %lld dimensions, but sizes ends before the last",
                             (long long)i, (long long)input->sizes[i]);
     return MS_OK;
 }
@@ -114,12 +116,12 @@ static ms_status check_plan(const ms_plan *plan, const ms_profile *profile) {
     if (plan == NULL) return ms__fail(MS_E_INVALID, "ms_shape_plans_create: the plan is NULL");
     if (profile->step == NULL) return ms__fail(MS_E_INVALID, "ms_shape_plans_create: the profile has no step");
     if (plan->n_entries != profile->n_units)
-        return ms__fail(MS_E_MISMATCH, "the plan has %lld units, the profile %lld", (long long)plan->n_entries,
+        return ms__fail(MS_E_MISMATCH, "the plan has %lld layers, the profile has %lld", (long long)plan->n_entries,
                         (long long)profile->n_units);
     return MS_OK;
 }
 
-/* What the request borrows becomes our own. */
+/* Copy or share everything that the request borrows. */
 static ms_status adopt_request(ms_shape_plans *s) {
     ms_plan_request *request = &s->copy.request;
     s->profile = ms_profile_share(request->profile);
@@ -198,7 +200,7 @@ static void free_profiles(const ms_plan_request *request) {
     ms_profile_destroy((ms_profile *)request->half_profile);
 }
 
-/* Does the step run with the base's plan, within what may be reserved? */
+/* Does the step run with the base's plan within the bytes that may be reserved? */
 static ms_status fits_base(const ms_shape_plans *s, const ms_plan_request *at, bool *out) {
     uint32_t options = s->base.plan->summary.model_options;
     int64_t usable = at->budget_bytes - at->margin_bytes;
@@ -219,7 +221,7 @@ static ms_status fits_base(const ms_shape_plans *s, const ms_plan_request *at, b
     return status == MS_E_BUDGET ? MS_OK : status;
 }
 
-/* A new plan, or the base's. The step of another shape is never skipped: what is asked for is the fastest that fits. */
+/* A new plan, or the base's. Another shape has no smart skip: the fastest plan that fits is wanted. */
 static ms_status make_plan_at(const ms_shape_plans *s, int64_t batch, int64_t length, ms_plan **out) {
     ms_plan_request at = {0};
     bool fits = false;
@@ -274,18 +276,18 @@ static ms_status plan_in_bucket(ms_shape_plans *s, int64_t batch, int64_t length
     return may_be_the_end ? plan_at(s, batch, length, out) : status;
 }
 
-/* ---- Profiles that are asked for ---- */
+/* ---- Profiles from the source ---- */
 
 static ms_status ask_profile(const ms_shape_plans *s, bool all_shapes, ms_profile **out) {
-    if (s->source == NULL) return ms__fail(MS_E_UNAVAILABLE, "there is nobody to profile this input");
+    if (s->source == NULL) return ms__fail(MS_E_UNAVAILABLE, "this input cannot be profiled: the source is NULL");
     ms_status status = s->source(s->user, all_shapes, out);
     if (status != MS_OK || (*out)->n_units == s->profile->n_units) return status;
     ms_profile_destroy(*out);
     *out = NULL;
-    return ms__fail(MS_E_UNAVAILABLE, "the profile of this input has other units");
+    return ms__fail(MS_E_UNAVAILABLE, "the profile of this input has other layers than the plan");
 }
 
-/* Replace the profile by one that knows all shapes, at the base's. */
+/* Replace the profile by one for all shapes, reshaped to the base's shape. */
 static ms_status learn_shapes(ms_shape_plans *s) {
     ms_profile *fitted = NULL, *profile = NULL;
     s->was_learned = true;
@@ -299,12 +301,12 @@ static ms_status learn_shapes(ms_shape_plans *s) {
     return MS_OK;
 }
 
-/* Statuses that say something of the step or of this process, not of what is known about shapes. */
+/* Statuses about the step or this process, not about missing knowledge of shapes. */
 static bool is_final(ms_status status) {
     return status == MS_OK || status == MS_E_BUDGET || status == MS_E_NO_MEMORY || status == MS_E_INTERRUPTED;
 }
 
-/* From a profile of this very input. If there can be none, the base's plan has to do. */
+/* Make a plan from a profile of this input. If that is impossible, use the base's plan. */
 static ms_status make_plan_alone(const ms_shape_plans *s, ms_plan **out) {
     ms_plan_request request = s->copy.request;
     ms_profile *profile = NULL;
@@ -320,7 +322,7 @@ static ms_status make_plan_alone(const ms_shape_plans *s, ms_plan **out) {
 
 /* ---- An input ---- */
 
-/* Does this input differ from the base in nothing but batch and length? */
+/* Does this input differ from the base only in batch and length? */
 static bool follows_base(const ms_shape_plans *s, const ms_input *input) {
     if (input->n_sizes != s->base.n_sizes) return false;
     for (int64_t i = 0; i < input->n_sizes; i += input->sizes[i] + 1) {

@@ -1,4 +1,4 @@
-/* stepless.h - plans from a profile without a step, where only what units save is known, and the plan that recomputes
+/* stepless.h - plans from a profile without a step, which only says what units save, and the plan that recomputes
  * everything.
  */
 #ifndef MS_PLAN_STEPLESS_H
@@ -7,13 +7,13 @@
 #include "decide.h"
 #include "plan.h"
 
-/* The chain of a profile without a step, all but its grids. Errors: MS_E_NO_MEMORY. */
+/* The chain of a profile without a step. The grids are not made. Errors: MS_E_NO_MEMORY. */
 ms_status ms__stepless_chain_make(ms__arena *arena, const ms__basis *basis, ms__chain *out);
 
-/* MS_PLAN_RECOMPUTE_ALL: every unit that may be is recomputed. Errors: as ms_simulation_create. */
+/* MS_PLAN_RECOMPUTE_ALL: every unit that may be changed is recomputed. Errors: as ms_simulation_create. */
 ms_status ms__decide_recompute_all(ms__decision *d);
 
-/* ... and so are units that did not run, of which nothing is known, so that no chain has an option for them. */
+/* Recompute units that did not run too. Nothing is known about them, so no chain has an option for them. */
 void ms__recompute_unmeasured(const ms__decision *d, ms_plan *plan);
 
 #endif

@@ -24,7 +24,7 @@ ms_status ms__prim_join(char *out, const char *root, const char *path) {
     return MS_OK;
 }
 
-/* Read until the end of the file or the limit; files of /proc do not tell their size beforehand. */
+/* Read until the end of the file or the limit; files in /proc do not have a size. */
 static ms_status read_all(int file, const char *path, size_t max_bytes, char *text, size_t *out_n) {
     size_t n = 0;
     for (;;) {
@@ -78,7 +78,7 @@ static ms_status read_regular(int file, const char *path, size_t max_bytes, void
 }
 
 ms_status ms__prim_read_bytes(const char *path, size_t max_bytes, void **out_bytes, size_t *out_n_bytes) {
-    int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* or a pipe would wait for its writer */
+    int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe must not wait for its writer */
     if (file < 0) return ms__fail(MS_E_IO, "cannot open %s: %s", path, strerror(errno));
     size_t n_bytes = 0;
     ms_status status = read_regular(file, path, max_bytes, out_bytes, &n_bytes);
@@ -102,7 +102,7 @@ ms_status ms__prim_make_folder(const char *path) {
     size_t n = strlen(path);
     if (n >= sizeof part) return ms__fail(MS_E_LIMIT, "path too long: %.80s...", path);
     memcpy(part, path, n + 1);
-    if (is_folder(part)) return MS_OK; /* also where folders above it may not be looked into */
+    if (is_folder(part)) return MS_OK; /* also if the folders above it are not readable */
     for (char *at = part + (part[0] == '/');; at++) {
         if (*at != '/' && *at != '\0') continue;
         char here = *at;
@@ -110,7 +110,7 @@ ms_status ms__prim_make_folder(const char *path) {
         if (mkdir(part, 0700) != 0) {
             int reason = errno;
             if (!is_folder(part))
-                return ms__fail(MS_E_IO, "cannot make folder %s: %s", part,
+                return ms__fail(MS_E_IO, "cannot create folder %s: %s", part,
                                 strerror(reason == EEXIST ? ENOTDIR : reason));
         }
         *at = here;
@@ -145,15 +145,15 @@ static ms_status write_all(int file, const char *path, const char *bytes, size_t
 }
 
 ms_status ms__prim_write_file(const char *path, const void *bytes, size_t n_bytes) {
-    static atomic_uint n_written; /* with the process's id a name of its own for every writer */
+    static atomic_uint n_written; /* with the process id, a different name for every writer */
     char temporary[MS__PRIM_PATH_BYTES], tail[64];
     (void)snprintf(tail, sizeof tail, ".%" PRId64 ".%u.tmp", ms__prim_pid(), atomic_fetch_add(&n_written, 1));
     ms_status status = ms__prim_join(temporary, path, tail);
     if (status != MS_OK) return status;
     int file = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (file < 0) return ms__fail(MS_E_IO, "cannot make %s: %s", temporary, strerror(errno));
+    if (file < 0) return ms__fail(MS_E_IO, "cannot create %s: %s", temporary, strerror(errno));
     status = write_all(file, temporary, bytes, n_bytes);
-    if (close(file) != 0 && status == MS_OK) /* some file systems tell only now that they are full */
+    if (close(file) != 0 && status == MS_OK) /* some file systems report only now that they are full */
         status = ms__fail(MS_E_IO, "cannot write %s: %s", temporary, strerror(errno));
     if (status == MS_OK && rename(temporary, path) != 0)
         status = ms__fail(MS_E_IO, "cannot rename %s to %s: %s", temporary, path, strerror(errno));

@@ -1,11 +1,12 @@
 /* fit_shapes.c - the shapes at which a step is profiled so that shape_fit.c can tell its terms apart. */
 #include "../common/status.h"
 
-#define LEAST_LENGTH 8  /* shorter lengths have no quarters that differ */
+#define LEAST_LENGTH 8  /* the quarters of shorter lengths are too close */
 #define LEAST_PADDED 64 /* from here on lengths are chosen by how attention kernels pad them */
 #define PAD 32
 
-/* About so many quarters of a length. Longer lengths are padded by so different shares that it cannot be growth. */
+/* About `n` quarters of a length. Longer lengths are chosen so that padding differs too much between them to look like
+ * growth. */
 static int64_t quarters_of(int64_t length, int64_t n) {
     static const int64_t beyond[] = {24, 8, 16};
     int64_t part = length / 4 * n + length % 4 * n / 4;
@@ -15,7 +16,7 @@ static int64_t quarters_of(int64_t length, int64_t n) {
 ms_status ms_profile_get_fit_shapes(ms_shape known, ms_shape *out, int64_t *out_n) {
     if (out == NULL || out_n == NULL) return ms__fail(MS_E_INVALID, "ms_profile_get_fit_shapes: out or out_n is NULL");
     if (known.batch <= 0 || known.batch > INT64_MAX / 4 || known.length < 0)
-        return ms__fail(MS_E_INVALID, "an input whose first dimension is the batch is needed to profile other shapes");
+        return ms__fail(MS_E_INVALID, "profiling other shapes needs an input whose first dimension is the batch");
     int64_t batch = known.batch > 2 ? known.batch : 2, n = 0;
     if (known.length < LEAST_LENGTH) {
         for (int64_t times = 1; times <= 3; times++) out[n++] = (ms_shape){times * batch, known.length};

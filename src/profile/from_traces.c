@@ -1,4 +1,4 @@
-/* from_traces.c - a profile from the traces of a step: the step itself, and the totals of each unit. */
+/* from_traces.c - makes a profile from the traces of a step: the step itself, and the totals of each unit. */
 #include <stdlib.h>
 
 #include "../common/structs.h"
@@ -21,10 +21,10 @@ static ms_status check_request(const ms_profile_request *request) {
         return ms__fail(MS_E_INVALID, "ms_profile_from_traces: batch or length is negative");
     if (request->n_units < 0 || request->n_units > INT32_MAX ||
         (request->n_units > 0 && (request->unit_names == NULL || request->unit_param_bytes == NULL)))
-        return ms__fail(MS_E_INVALID, "ms_profile_from_traces: units are missing or too many");
+        return ms__fail(MS_E_INVALID, "ms_profile_from_traces: n_units is out of range, or names or sizes are NULL");
     for (int64_t i = 0; request->unit_flags != NULL && i < request->n_units; i++)
         if ((request->unit_flags[i] & ~(uint32_t)MS_UNIT_BLOCK) != 0)
-            return ms__fail(MS_E_INVALID, "ms_profile_from_traces: unit %lld has a flag other than MS_UNIT_BLOCK",
+            return ms__fail(MS_E_INVALID, "ms_profile_from_traces: layer %lld has a flag other than MS_UNIT_BLOCK",
                             (long long)i);
     return MS_OK;
 }

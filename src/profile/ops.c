@@ -1,8 +1,8 @@
 /* ops.c - the table of operations.
  *
- * Written from what torch's kernels are documented or seen to allocate. Sizes are exact where torch computes them from
- * shapes (reductions, attention), and estimates for convolutions, whose library chooses by measuring. On a CPU they are
- * what torch 2.13 with oneDNN was seen to take.
+ * It follows what torch's kernels are documented or observed to allocate. Sizes are exact where torch computes them
+ * from shapes (reductions, attention), and estimates for convolutions, whose library chooses by measuring. On a CPU
+ * they are what torch 2.13 with oneDNN was observed to allocate.
  */
 #include "ops.h"
 
@@ -115,7 +115,7 @@ static enum kind kind_of(const char *name) {
     return PLAIN;
 }
 
-/* Sizes come from a file or from Python: products saturate. */
+/* Sizes come from a file or from Python, so products saturate. */
 static int64_t times(int64_t a, int64_t b) {
     if (a <= 0 || b <= 0) return 0;
     return a > INT64_MAX / 8 / b ? INT64_MAX / 8 : a * b;
@@ -170,7 +170,7 @@ static void cost_cpu_attention(const ms__operand *q, const ms__operand *k, bool 
     out->n[3] = backward ? 0 : dim_from_end(q, 0);
 }
 
-/* Does the sum run over the last dimension? The shapes tell, but for squares: those are taken as sums over rows. */
+/* Does the sum run over the last dimension? The shapes show it, except for squares, which count as sums over rows. */
 static bool reduces_last(const ms__operand *in, const ms__operand *out) {
     int64_t last = dim_from_end(in, 0);
     for (int64_t i = 0; i < out->n_dims && i < MS__MAX_DIMS; i++)
@@ -190,7 +190,7 @@ static void cost_reduction(const ms__operand *in, const ms__operand *result, boo
         out->n[3] = times(elements(in), result->element_bytes > 4 ? result->element_bytes : 4);
 }
 
-/* A CPU first copies operands that are not of the type that it computes in. */
+/* A CPU first copies operands whose type differs from the one that it computes in. */
 static void cost_pointwise(const ms__operand *inputs, int64_t n_inputs, const ms__operand *result, ms__op_cost *out) {
     int64_t wanted = result->element_bytes, bytes = 0;
     for (int64_t i = 0; i < n_inputs; i++)
@@ -213,17 +213,17 @@ static void cost_convolution(const ms__operand *data, const ms__operand *weight,
     out->n[3] = !backward ? 0 : ms__max(times(1, data->dims[0]), 1);
 }
 
-/* Kernels that take the same number of bytes on every device. */
+/* Kernels that allocate the same number of bytes on every device. */
 static void cost_bytes(enum kind kind, const ms__operand *inputs, int64_t n_inputs, const ms__operand *outputs,
                        ms__op_cost *out) {
     int64_t in = bytes_of(&inputs[0]);
     out->rule = MS__SCRATCH_BYTES;
-    if (kind == SOFTMAX_BACKWARD) out->n[0] = in;                                     /* the product of its operands */
-    if (kind == SAFE_SOFTMAX) out->n[0] = out->n[1] = elements(&inputs[0]);           /* which are minus infinity */
-    if (kind == BATCH_NORM_BACKWARD) out->n[1] = in;                                  /* a copy */
+    if (kind == SOFTMAX_BACKWARD) out->n[0] = in;                           /* the product of its operands */
+    if (kind == SAFE_SOFTMAX) out->n[0] = out->n[1] = elements(&inputs[0]); /* which elements are minus infinity */
+    if (kind == BATCH_NORM_BACKWARD) out->n[1] = in;                        /* a copy */
     if (kind == UPSAMPLE && outputs != NULL) out->n[1] = plus(in, bytes_of(outputs)); /* both in another layout */
     if (kind == EMBEDDING_BACKWARD && n_inputs >= 2)
-        out->n[0] = times(5, bytes_of(&inputs[1])); /* indices, sorted with their places, and room to sort */
+        out->n[0] = times(5, bytes_of(&inputs[1])); /* sorted indices and their positions, and room to sort */
 }
 
 /* A recurrent layer: copies of its weights and, as the batch comes first, of a gradient; gates or gradients in fp32. */
@@ -269,7 +269,7 @@ void ms__op_cost_of(const char *name, const ms__operand *inputs, int64_t n_input
     if (kind == CONVOLUTION_BACKWARD && n_inputs >= 3) cost_convolution(&inputs[1], &inputs[2], &inputs[0], true, out);
 }
 
-/* ---- Memory that kernels take ---- */
+/* ---- Memory that kernels allocate ---- */
 
 static int64_t power_below(int64_t n) {
     int64_t p = 1;
@@ -282,8 +282,8 @@ static int64_t threads_of(int64_t capability) {
     return capability == 86 || capability == 87 || capability == 89 || capability >= 120 ? 1536 : 2048;
 }
 
-/* How torch splits a reduction over blocks, which then meet in global memory: partial sums in fp32 for every thread of
- * every block along the outputs. */
+/* Torch splits a reduction over blocks, which combine their results in global memory: partial sums in fp32 for every
+ * thread of every block along the outputs. */
 static int64_t reduce_bytes(const int64_t n[MS__SCRATCH_NUMBERS], int64_t capability, int64_t n_multiprocessors) {
     enum { MAX_THREADS = 512, WARP = 32, MIN_VALUES = 16, MAX_VALUES = 256, VECTOR = 4, PARTIAL_BYTES = 4 };
     int64_t n_outputs = n[0], n_inputs = n[1];
@@ -313,8 +313,8 @@ static int64_t reduce_bytes(const int64_t n[MS__SCRATCH_NUMBERS], int64_t capabi
     return last ? bytes : times(bytes, width * vector);
 }
 
-/* Of each thread: a block of either matrix, of its share of the first once more if that is transposed, as gradients of
- * weights have it, and of the result in fp32 if there is more than one block to sum up. */
+/* For each thread: a block of either matrix; its share of the first one again if that is transposed, as for gradients
+ * of weights; and a block of the result in fp32 if several are summed. */
 static int64_t product_bytes(const int64_t n[MS__SCRATCH_NUMBERS], int64_t n_threads) {
     enum { BLOCK = 512, LINE = 128 };
     int64_t rows = ms__min(n[0], BLOCK), inner = ms__min(n[1], BLOCK), columns = ms__min(n[2], BLOCK);
@@ -322,7 +322,7 @@ static int64_t product_bytes(const int64_t n[MS__SCRATCH_NUMBERS], int64_t n_thr
     return LINE * (rows + inner) + 2 * share * inner + (n[1] > BLOCK ? 4 * share * columns : 0);
 }
 
-/* Of each thread: a block of scores, in backward also of their gradients. */
+/* For each thread: a block of scores, and in backward also of their gradients. */
 static int64_t cpu_attention_bytes(const int64_t n[MS__SCRATCH_NUMBERS]) {
     int64_t block = n[0] >= 768 ? 256 : n[0] >= 192 ? 64 : 32;
     int64_t rows = ms__min(n[0], block), columns = ms__min(n[1], 512);

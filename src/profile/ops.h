@@ -1,4 +1,4 @@
-/* ops.h - what is known of torch's operations: arithmetic, and memory that a kernel takes for itself.
+/* ops.h - what is known about torch's operations: arithmetic, and memory that a kernel allocates for itself.
  *
  * A trace names operations and gives the shapes of their operands. Everything else about them is here: one table, by
  * name.
@@ -13,7 +13,7 @@
 /* An operand, as a trace has it. */
 typedef ms_trace_operand ms__operand;
 
-/* Memory that a kernel takes while it runs, by rule. What the rules need of the operands is in `n`. */
+/* Memory that a kernel allocates while it runs, by rule. The numbers that a rule needs are in `n`: */
 enum ms__scratch_rule {
     MS__SCRATCH_NONE,
     MS__SCRATCH_REDUCE,        /* outputs, inputs for each, is the fastest dimension reduced, bytes on a CPU */
@@ -41,12 +41,12 @@ typedef struct ms__op_cost {
     int64_t n[MS__SCRATCH_NUMBERS];
 } ms__op_cost;
 
-/* What an operation costs. `name` is torch's, such as "aten.mm.default". Unknown ones move their bytes and nothing
- * else. */
+/* What an operation costs. `name` is torch's, such as "aten.mm.default". Unknown operations move their bytes and do no
+ * arithmetic. */
 void ms__op_cost_of(const char *name, const ms__operand *inputs, int64_t n_inputs, const ms__operand *outputs,
                     int64_t n_outputs, ms__op_cost *out);
 
-/* Bytes that the rule takes on a GPU with this capability and this many multiprocessors; capability 0: on a CPU with
+/* Bytes that the rule gives for a GPU with this capability and this many multiprocessors; capability 0: for a CPU with
  * this many threads. */
 int64_t ms__scratch_bytes(enum ms__scratch_rule rule, const int64_t n[MS__SCRATCH_NUMBERS], int64_t capability,
                           int64_t n_multiprocessors);

@@ -1,6 +1,6 @@
 /* profile.c - a model's units with their bytes: what a plan is made from.
  *
- * Units are checked once, when they are copied. A profile never changes after it was made.
+ * Units are checked once, when they are copied. A profile is immutable.
  */
 #include "profile.h"
 
@@ -16,7 +16,7 @@
 bool ms__size_in_range(int64_t value) { return value >= 0 && value <= MAX_SUM; }
 
 int64_t ms__unit_cost(const ms_unit *unit) {
-    /* Two operations for each parameter of four bytes and row; saturating, the caller bounds the sum. */
+    /* Two operations for each four-byte parameter and row; saturating, since the caller bounds the sum. */
     int64_t weights = unit->param_bytes / 2 / FLOPS_PER_BYTE + 1;
     if (unit->n_rows > 0 && weights > MAX_SUM / unit->n_rows) return MAX_SUM;
     return unit->saved_bytes + weights * unit->n_rows;
@@ -31,7 +31,7 @@ static ms_status check_unit(const ms_unit *unit, int64_t index, int64_t *sum) {
     int64_t parts[] = {unit->param_bytes, unit->saved_bytes, unit->input_bytes, ms__unit_cost(unit)};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         if (parts[i] > MAX_SUM - *sum)
-            return ms__fail(MS_E_LIMIT, "layer \"%.64s\": sizes too large in sum", unit->name);
+            return ms__fail(MS_E_LIMIT, "layer \"%.64s\": the sizes of the layers are too large in sum", unit->name);
         *sum += parts[i];
     }
     return MS_OK;
@@ -56,7 +56,7 @@ ms_status ms__units_copy(ms__arena *arena, const ms_unit *units, int64_t n_units
 
 static ms_status check_view(const ms_profile_view *view) {
     if (view->n_units < 0 || (view->units == NULL && view->n_units > 0))
-        return ms__fail(MS_E_INVALID, "ms_profile_create: units is NULL or n_units negative");
+        return ms__fail(MS_E_INVALID, "ms_profile_create: units is NULL or n_units is negative");
     if (!ms__size_in_range(view->resident_bytes) || !ms__size_in_range(view->outside_bytes))
         return ms__fail(MS_E_LIMIT, "a size of the profile is out of range");
     return MS_OK;
@@ -83,7 +83,7 @@ ms_status ms_profile_create(const ms_profile_view *view, ms_profile **out_profil
 }
 
 ms_profile *ms_profile_share(const ms_profile *profile) {
-    ms_profile *shared = (ms_profile *)profile; /* never changed, but for the number of its owners */
+    ms_profile *shared = (ms_profile *)profile; /* only the number of its owners changes */
     if (shared != NULL) ms__owners_add(&shared->owners);
     return shared;
 }

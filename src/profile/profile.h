@@ -1,4 +1,4 @@
-/* profile.h - profiles and their units, for this folder and for those that decide.
+/* profile.h - profiles and their units, for this folder and for the planner.
  *
  * Invariant: the sizes of a checked list of units and their modelled costs add up to less than 2^60, so that code which
  * adds them needs no checks.

@@ -1,6 +1,6 @@
 /* profile_json.c - profiles as versioned JSON, read back strictly.
  *
- * A flag of a unit that is optional is written only if it is set: files that were written before it existed stay valid.
+ * An optional flag of a unit is written only if it is set, so that files from before it existed stay valid.
  */
 #include <stddef.h>
 #include <string.h>

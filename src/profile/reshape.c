@@ -1,7 +1,7 @@
-/* reshape.c - a profile at another shape: the numbers of its step computed anew, and what follows for its units.
+/* reshape.c - a profile at another shape: the numbers of its step and the totals of its units are computed again.
  *
  * Events, keys and segments are the same at every shape. They are copied, so that profiles do not depend on each other:
- * a copy is faster than the walk over the events that counts the units.
+ * copying is faster than the walk over the events that computes the totals of the units.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -63,8 +63,8 @@ ms_status ms__profile_with_step(const ms_profile *from, const ms__step *step, ms
 
 /* ---- Another shape ---- */
 
-/* Does any number change with the batch, or with the length? Where none does, its change was not seen. The term of
- * padded lengths has both and tells neither: it means padding even if a single batch was seen. */
+/* Does any number change with the batch, or with the length? If none does, only one batch or length was profiled. The
+ * term of padded lengths contains both and shows neither: it means padding even with a single batch. */
 static bool depends(const ms__step *step, bool on_length) {
     static const bool has_length[MS__N_TERMS] = {
         [MS__TERM_T] = true, [MS__TERM_BT] = true, [MS__TERM_TT] = true, [MS__TERM_BTT] = true};
@@ -95,10 +95,10 @@ static ms_status check_shape(const ms_profile *profile, ms__shape shape) {
 static ms_status compute_numbers(const ms__step *step, ms__shape shape, int64_t *out) {
     int64_t terms[MS__N_TERMS];
     if (!ms__terms_of(shape, terms))
-        return ms__fail(MS_E_LIMIT, "%lld x %lld is too large", (long long)shape.batch, (long long)shape.length);
+        return ms__fail(MS_E_LIMIT, "shape %lld x %lld is too large", (long long)shape.batch, (long long)shape.length);
     for (uint32_t i = 0; i < step->n_numbers; i++)
         if (!ms__terms_value(step->coefficients + (size_t)i * MS__N_TERMS, step->denominator, terms, &out[i]))
-            return ms__fail(MS_E_LIMIT, "at %lld x %lld a number of the step is negative or too large",
+            return ms__fail(MS_E_LIMIT, "at shape %lld x %lld, a number of the step is negative or too large",
                             (long long)shape.batch, (long long)shape.length);
     return MS_OK;
 }

@@ -1,9 +1,9 @@
-/* shape_fit.c - one profile for all shapes, from profiles of the same model at a few.
+/* shape_fit.c - fits one profile for all shapes to profiles of the same model at a few.
  *
  * Steps at different shapes do the same things in the same order; only their numbers differ. A step has each number
  * once, so two that are equal by chance at one shape are one number there and two elsewhere. Numbers are therefore
- * compared where they occur: by key, and by the place of an operation among the events. What has the same values at all
- * shapes is one number again.
+ * compared where they occur: by key, and by the place of an operation among the events. Numbers that are equal at all
+ * shapes become one again.
  */
 #include <stdio.h>
 #include <string.h>
@@ -15,7 +15,8 @@
 
 enum { COST_NUMBERS = 2, N_SOLVERS = MS__N_TERMS };
 
-/* Events of one kind in all profiles: each with its index in every one of them, then each such tuple once. */
+/* Events of one kind in all profiles. An event has one index in each profile; each such tuple of indices is stored
+ * once. */
 typedef struct tuples {
     uint32_t *indices; /* n_profiles for each tuple */
     uint32_t *of;      /* occurrence -> tuple */
@@ -25,7 +26,7 @@ typedef struct tuples {
 typedef struct fit {
     const ms_profile *const *profiles;
     int64_t n_profiles;
-    ms__arena arena; /* for all that is not part of the result */
+    ms__arena arena; /* for everything that is not part of the result */
     ms__shape shapes[MS__MAX_SHAPES];
     int64_t terms[MS__MAX_SHAPES][MS__N_TERMS];
     ms__solver solvers[N_SOLVERS];
@@ -35,14 +36,14 @@ typedef struct fit {
     uint32_t *numbers;      /* key, then costs, then scratches -> number */
     uint32_t n_numbers;     /* different ones */
     ms__wide *coefficients; /* MS__N_TERMS for each number */
-    ms__wide *divisors;     /* number -> what they are over */
+    ms__wide *divisors;     /* number -> the divisor of its coefficients */
     uint8_t *failed;        /* number -> 1 + the profile that it does not fit; 0: it fits all */
     bool all_fit;
 } fit;
 
 static const ms__step *step_of(const fit *f, int64_t profile) { return f->profiles[profile]->step; }
 
-/* ---- Where something is, for messages ---- */
+/* ---- Places, for messages ---- */
 
 enum { PLACE_BYTES = 160 };
 
@@ -86,7 +87,7 @@ static ms_status fail_structure(const fit *f, int64_t other, const char *place, 
 
 static ms_status check_units(const fit *f, int64_t other) {
     const ms_profile *a = f->profiles[0], *b = f->profiles[other];
-    if (a->n_units != b->n_units) return fail_structure(f, other, "layers", "not as many");
+    if (a->n_units != b->n_units) return fail_structure(f, other, "layers", "their number differs");
     for (int64_t i = 0; i < a->n_units; i++)
         if (strcmp(a->units[i].name, b->units[i].name) != 0 || a->units[i].param_bytes != b->units[i].param_bytes ||
             a->units[i].flags != b->units[i].flags)
@@ -96,14 +97,14 @@ static ms_status check_units(const fit *f, int64_t other) {
 
 static const char *compare_events(const ms__step *a, const ms__step *b, uint32_t event) {
     const ms__step_event *x = &a->events[event], *y = &b->events[event];
-    if (x->kind != y->kind) return "something else happens";
+    if (x->kind != y->kind) return "the events differ";
     if (x->kind == MS__OPERATION) {
         const ms__step_cost *c = &a->costs[x->index], *d = &b->costs[y->index];
-        return c->element_bytes != d->element_bytes || c->flags != d->flags ? "another operation" : NULL;
+        return c->element_bytes != d->element_bytes || c->flags != d->flags ? "the operations differ" : NULL;
     }
     if (x->kind == MS__SCRATCH)
-        return a->scratches[x->index].rule != b->scratches[y->index].rule ? "another kernel" : NULL;
-    return x->index != y->index ? "another tensor" : NULL;
+        return a->scratches[x->index].rule != b->scratches[y->index].rule ? "the kernels differ" : NULL;
+    return x->index != y->index ? "the tensors differ" : NULL;
 }
 
 static ms_status check_segment(const fit *f, int64_t other, uint32_t index) {
@@ -111,17 +112,17 @@ static ms_status check_segment(const fit *f, int64_t other, uint32_t index) {
     const ms__segment *x = &a->segments[index], *y = &b->segments[index];
     char place[PLACE_BYTES];
     write_segment(f->profiles[0], x, MS__PLAIN, place);
-    if (x->unit != y->unit || x->phase != y->phase) return fail_structure(f, other, place, "another layer runs");
+    if (x->unit != y->unit || x->phase != y->phase) return fail_structure(f, other, place, "another layer runs here");
     for (int v = 0; v < MS__N_VARIANTS; v++) {
         write_segment(f->profiles[0], x, v, place);
-        if (x->first[v] != y->first[v]) return fail_structure(f, other, place, "it starts elsewhere");
+        if (x->first[v] != y->first[v]) return fail_structure(f, other, place, "it starts at another event");
         for (uint32_t i = 0; i < x->n[v] && i < y->n[v]; i++) {
             const char *difference = compare_events(a, b, x->first[v] + i);
             if (difference == NULL) continue;
             write_place(f->profiles[0], x->first[v] + i, place);
             return fail_structure(f, other, place, difference);
         }
-        if (x->n[v] != y->n[v]) return fail_structure(f, other, place, "not as much happens");
+        if (x->n[v] != y->n[v]) return fail_structure(f, other, place, "the numbers of events differ");
     }
     return MS_OK;
 }
@@ -135,13 +136,13 @@ static ms_status check_structure(const fit *f, int64_t other) {
         status = check_segment(f, other, i);
     if (status != MS_OK) return status;
     if (a->n_segments != b->n_segments || a->n_events != b->n_events || a->n_keys != b->n_keys)
-        return fail_structure(f, other, "at the end", "one goes on");
+        return fail_structure(f, other, "at the end", "one step is longer");
     for (uint32_t e = 0; e < a->n_events; e++) {
         char place[PLACE_BYTES];
         uint32_t key = a->events[e].index;
         if (a->events[e].kind != MS__ALLOCATE || a->keys[key].category == b->keys[key].category) continue;
         write_place(f->profiles[0], e, place);
-        return fail_structure(f, other, place, "it is for something else");
+        return fail_structure(f, other, place, "the categories differ");
     }
     return MS_OK;
 }
@@ -199,8 +200,8 @@ static uint32_t number_of_scratch(const fit *f, uint32_t scratch, uint32_t which
 
 /* ---- Coefficients ---- */
 
-/* The first solver takes the terms in their order. Where there are fewer shapes than terms, padded lengths, which are
- * the last one, have no place in it; each of the others leaves out another term for them. */
+/* The first solver takes the terms in their order. With fewer shapes than terms, it has no room for the last term,
+ * padded lengths; each of the other solvers leaves out another term instead. */
 static ms_status prepare_solvers(fit *f) {
     static const int left_out[N_SOLVERS] = {MS__N_TERMS, MS__TERM_TT,  MS__TERM_T, MS__TERM_B,
                                             MS__TERM_1,  MS__TERM_BTT, MS__TERM_BT};
@@ -255,7 +256,7 @@ static ms_status solve(fit *f) {
     return MS_OK;
 }
 
-/* What the coefficients say, a fraction cut off: for messages. */
+/* The value of the coefficients, rounded down, for messages. */
 static long long guess(const fit *f, uint32_t number, int64_t profile) {
     ms__wide sum;
     if (!ms__terms_sum(f->coefficients + (size_t)number * MS__N_TERMS, f->terms[profile], &sum)) return -1;
@@ -292,7 +293,7 @@ static ms_status report_misfit(const fit *f) {
         n_ops += kind == MS__OPERATION;
         n_scratches += kind == MS__SCRATCH;
     }
-    return ms__fail(MS_E_MISMATCH, "a number of the step does not fit");
+    return ms__fail(MS_E_MISMATCH, "a number of the step does not fit at all shapes");
 }
 
 /* ---- The result ---- */
@@ -306,7 +307,7 @@ static bool find_denominator(const fit *f, ms__wide *out) {
     return *out <= INT64_MAX;
 }
 
-/* All over one denominator, in the range of sizes. */
+/* Bring all coefficients to one denominator, within the range of sizes. */
 static ms_status fill_coefficients(fit *f, ms__step *out) {
     size_t n = (size_t)f->n_numbers * MS__N_TERMS;
     ms__wide denominator, value;
@@ -323,7 +324,7 @@ static ms_status fill_coefficients(fit *f, ms__step *out) {
     return MS_OK;
 }
 
-/* Keys, costs, scratches and events with the new indices; all else is that of the first profile. */
+/* Keys, costs, scratches and events with the new indices; everything else comes from the first profile. */
 static ms_status fill_step(fit *f, ms__step *out) {
     const ms__step *from = step_of(f, 0);
     size_t n = (size_t)f->n_profiles;
@@ -362,10 +363,10 @@ static ms_status fill_step(fit *f, ms__step *out) {
     return fill_coefficients(f, out);
 }
 
-/* ---- All of it ---- */
+/* ---- The whole fit ---- */
 
-/* Where batches differ, the last profile has one that no other has; lengths likewise. So it tells whether a term is
- * missing: a square looks like a line to two lengths, and like none to a third. */
+/* If batches differ, the last profile must have one that no other has; the same for lengths. So it shows whether a term
+ * is missing: two lengths cannot tell a square from a line, a third can. */
 static ms_status check_held_out(const fit *f) {
     const ms__shape *last = &f->shapes[f->n_profiles - 1];
     bool batches = false, lengths = false, batch_seen = false, length_seen = false;
@@ -377,8 +378,8 @@ static ms_status check_held_out(const fit *f) {
     }
     if ((batches && batch_seen) || (lengths && length_seen) || (batch_seen && length_seen))
         return ms__fail(MS_E_INVALID,
-                        "ms_profile_fit: %lld x %lld, which the result is compared with, needs a batch and a length "
-                        "that no other profile has",
+                        "ms_profile_fit: the last shape, %lld x %lld, checks the result: it must have a batch and a "
+                        "length that no other profile has",
                         (long long)last->batch, (long long)last->length);
     return MS_OK;
 }
@@ -386,7 +387,8 @@ static ms_status check_held_out(const fit *f) {
 static ms_status check_profiles(fit *f) {
     if (f->profiles == NULL || f->n_profiles < 2)
         return ms__fail(MS_E_INVALID, "ms_profile_fit: at least two profiles are needed");
-    if (f->n_profiles > MS__MAX_SHAPES) return ms__fail(MS_E_LIMIT, "more than %d profiles", MS__MAX_SHAPES);
+    if (f->n_profiles > MS__MAX_SHAPES)
+        return ms__fail(MS_E_LIMIT, "ms_profile_fit: at most %d profiles can be fitted", MS__MAX_SHAPES);
     for (int64_t p = 0; p < f->n_profiles; p++) {
         if (f->profiles[p] == NULL || step_of(f, p) == NULL)
             return ms__fail(MS_E_INVALID, "ms_profile_fit: profile %lld is NULL or has no step", (long long)p);

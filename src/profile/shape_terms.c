@@ -1,7 +1,7 @@
 /* shape_terms.c - exact linear algebra for a handful of shapes.
  *
- * Gauss-Jordan elimination over whole numbers: rows are multiplied, never divided but by what all their entries have in
- * common. Products that do not fit in 128 bits are noticed, not avoided: shapes of ordinary size are far below.
+ * Gauss-Jordan elimination over whole numbers: rows are multiplied, and only divided by a common divisor of all their
+ * entries. Products that do not fit in 128 bits are detected, not avoided: shapes of ordinary size stay far below.
  */
 #include "shape_terms.h"
 
@@ -13,7 +13,7 @@
 #define MAX_WIDE (((ms__wide)1 << 126) - 1)
 #define N_COLUMNS (MS__N_TERMS + MS__MAX_SHAPES)
 
-/* An equation: what its terms are multiplied with, and the values that it is the sum of. */
+/* An equation: the factors of its terms, and the values that add up to its right side. */
 typedef struct row {
     ms__wide a[N_COLUMNS];
 } row;
@@ -22,7 +22,7 @@ typedef struct equations {
     row rows[MS__MAX_SHAPES];
     int64_t n_rows;
     int64_t scale[MS__N_TERMS]; /* what a column was divided by */
-    int64_t pivot[MS__N_TERMS]; /* the row that tells a term; -1: none does */
+    int64_t pivot[MS__N_TERMS]; /* the row that determines a term; -1: none does */
 } equations;
 
 static ms__wide size_of(ms__wide a) { return a < 0 ? -a : a; }
@@ -93,7 +93,7 @@ static bool fill_equations(const ms__shape *shapes, int64_t n_shapes, int left_o
         if (!ms__terms_of(shapes[i], terms[i])) return false;
         if (left_out < MS__N_TERMS) terms[i][left_out] = 0;
         for (int k = 0; k < MS__N_TERMS; k++)
-            s->scale[k] = (int64_t)ms__common_divisor(s->scale[k], terms[i][k]); /* lengths are often multiples */
+            s->scale[k] = (int64_t)ms__common_divisor(s->scale[k], terms[i][k]); /* lengths often share one */
     }
     for (int64_t i = 0; i < n_shapes; i++) {
         for (int k = 0; k < MS__N_TERMS; k++) s->rows[i].a[k] = s->scale[k] > 0 ? terms[i][k] / s->scale[k] : 0;
@@ -102,7 +102,7 @@ static bool fill_equations(const ms__shape *shapes, int64_t n_shapes, int left_o
     return true;
 }
 
-/* Take `from` out of `r`, so often that column k of `r` becomes 0. */
+/* Subtract a multiple of `from`, so that column k of `r` becomes 0. */
 static bool eliminate(row *r, const row *from, int k) {
     if (r->a[k] == 0) return true;
     ms__wide common = ms__common_divisor(r->a[k], from->a[k]), divisor = 0;

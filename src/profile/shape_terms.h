@@ -2,7 +2,7 @@
  *
  * The terms are 1, b, t, bt, t^2, bt^2 and bp, where p is t rounded up to MS__LENGTH_PADDING: the log-sum-exp of
  * efficient attention has that many rows. A number is the sum of its coefficients times the terms, over a denominator.
- * All in whole numbers: what is fitted is exact.
+ * All arithmetic is in whole numbers, so a fit is exact.
  *
  * Invariant: terms are at most MS__MAX_TERM, so that a sum with coefficients of 64 bits fits in 128.
  */
@@ -21,26 +21,26 @@ typedef struct ms__shape {
     int64_t batch, length;
 } ms__shape;
 
-/* How values at some shapes become coefficients: a matrix. */
+/* A matrix that turns values at some shapes into coefficients. */
 typedef struct ms__solver {
     int64_t n_shapes;
-    ms__wide weights[MS__N_TERMS][MS__MAX_SHAPES]; /* a row of zeros: the term is not taken */
+    ms__wide weights[MS__N_TERMS][MS__MAX_SHAPES]; /* a row of zeros: the term is not used */
     ms__wide denominator;
 } ms__solver;
 
 /* The terms of a shape; false: the shape is negative or too large. */
 bool ms__terms_of(ms__shape shape, int64_t out[MS__N_TERMS]);
 
-/* The number with these coefficients, a fraction rounded up; false: it is negative or no size of a profile. */
+/* The number with these coefficients, rounded up; false: it is negative or out of the range of sizes. */
 bool ms__terms_value(const int64_t coefficients[MS__N_TERMS], int64_t denominator, const int64_t terms[MS__N_TERMS],
                      int64_t *out);
 
-/* What these shapes can tell, at most MS__MAX_SHAPES of them: terms are taken in their order, each that is not a
- * combination of those before, but for `left_out` (MS__N_TERMS: none). Errors: MS_E_LIMIT (shapes too large for exact
+/* Prepare a solver for these shapes, at most MS__MAX_SHAPES of them. It uses the terms in their order, each that is not
+ * a combination of those before, except `left_out` (MS__N_TERMS: none). Errors: MS_E_LIMIT (shapes too large for exact
  * arithmetic). */
 ms_status ms__solver_prepare(const ms__shape *shapes, int64_t n_shapes, int left_out, ms__solver *out);
 
-/* Is this one of the terms that were taken? */
+/* Is this one of the terms that the solver uses? */
 bool ms__solver_tells(const ms__solver *solver, int term);
 
 /* Coefficients of the number with these values, over the solver's denominator; false: they do not fit in 128 bits. */

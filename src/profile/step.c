@@ -1,9 +1,9 @@
 /* step.c - from traces to a step.
  *
- * A trace is walked once. Operations and allocations open a run when the unit or the phase changes; releases belong to
- * the run in which they happen. The two traces of a step do the same operations in the same order, but for what a
- * recomputation does on its own (between MS_TRACE_RECOMPUTE marks): so the n-th plain operation of one is the n-th of
- * the other, and what it allocates has the same key in both.
+ * A trace is walked once. Operations and allocations start a run when the unit or the phase changes; releases belong to
+ * the run in which they happen. The two traces of a step have the same operations in the same order, except those of
+ * recomputation (between MS_TRACE_RECOMPUTE marks). So the n-th plain operation of one is the n-th of the other, and
+ * what it allocates has the same key in both.
  */
 #include "step.h"
 
@@ -27,7 +27,7 @@ typedef struct run {
     uint32_t first, n;
 } run;
 
-/* What is made of one trace. */
+/* What one trace becomes. */
 typedef struct walk {
     const ms_trace *trace;
     MS__VEC(run) runs;
@@ -54,7 +54,7 @@ typedef struct builder {
     int64_t n_units;
 } builder;
 
-/* ---- Traces are checked before they are believed ---- */
+/* ---- Checking traces ---- */
 
 static ms_status check_array(const void *items, int64_t n, const char *what) {
     if (n < 0 || n > MAX_ITEMS || (items == NULL && n > 0))
@@ -68,13 +68,13 @@ static ms_status check_ops(const ms_trace *trace) {
         if (op->name < 0 || op->name >= trace->n_names || op->n_inputs < 0 || op->n_outputs < 0 || op->first < 0 ||
             op->first > trace->n_operands || op->n_inputs > trace->n_operands - op->first ||
             op->n_outputs > trace->n_operands - op->first - op->n_inputs)
-            return ms__fail(MS_E_INVALID, "operation %lld of a trace is out of range", (long long)i);
+            return ms__fail(MS_E_INVALID, "trace: operation %lld is out of range", (long long)i);
     }
     for (int64_t i = 0; i < trace->n_operands; i++) {
         const ms_trace_operand *t = &trace->operands[i];
         if (t->storage < -1 || t->storage >= trace->n_storages || t->element_bytes < 0 ||
             t->element_bytes > MS__MAX_ELEMENT_BYTES || t->n_dims < 0)
-            return ms__fail(MS_E_INVALID, "operand %lld of a trace is out of range", (long long)i);
+            return ms__fail(MS_E_INVALID, "trace: operand %lld is out of range", (long long)i);
     }
     return MS_OK;
 }
@@ -87,9 +87,9 @@ static ms_status check_trace(const ms_trace *trace) {
     if (status == MS_OK) status = check_array(trace->kinds, trace->n_storages, "storages");
     if (status != MS_OK) return status;
     if (trace->n_events > MS__STEP_MAX_EVENTS)
-        return ms__fail(MS_E_LIMIT, "a trace of %lld events is too long", (long long)trace->n_events);
+        return ms__fail(MS_E_LIMIT, "trace: %lld events are too many", (long long)trace->n_events);
     for (int64_t i = 0; i < trace->n_names; i++)
-        if (trace->names[i] == NULL) return ms__fail(MS_E_INVALID, "name %lld of a trace is NULL", (long long)i);
+        if (trace->names[i] == NULL) return ms__fail(MS_E_INVALID, "trace: name %lld is NULL", (long long)i);
     return check_ops(trace);
 }
 
@@ -130,7 +130,7 @@ static ms_status add_scratch(builder *b, walk *w) {
 
 static ms_status walk_op(builder *b, walk *w, int64_t index) {
     const ms_trace *trace = w->trace;
-    if (index < 0 || index >= trace->n_ops) return ms__fail(MS_E_INVALID, "an event names no operation");
+    if (index < 0 || index >= trace->n_ops) return ms__fail(MS_E_INVALID, "trace: an event names an unknown operation");
     const ms_trace_op *op = &trace->ops[index];
     static const ms__operand none;
     const ms__operand *operands = trace->n_operands > 0 ? trace->operands + op->first : &none;
@@ -165,8 +165,8 @@ static uint32_t find_key(walk *w, const walk *first) {
 
 static ms_status walk_allocation(builder *b, walk *w, const walk *first, int64_t storage, int64_t n_bytes) {
     if (storage < 0 || storage >= w->trace->n_storages || n_bytes < 0 || n_bytes > INT64_MAX / 1024)
-        return ms__fail(MS_E_INVALID, "an event names no storage");
-    if (w->keys[storage] != NO_KEY) return ms__fail(MS_E_INVALID, "a storage is allocated twice");
+        return ms__fail(MS_E_INVALID, "trace: an event names an unknown storage");
+    if (w->keys[storage] != NO_KEY) return ms__fail(MS_E_INVALID, "trace: a storage is allocated twice");
     bool plain = w->repeating < 0;
     uint32_t key = plain && first != NULL ? find_key(w, first) : NO_KEY;
     if (key == NO_KEY) {
@@ -186,7 +186,7 @@ static ms_status walk_allocation(builder *b, walk *w, const walk *first, int64_t
 
 static ms_status walk_release(walk *w, int64_t storage) {
     if (storage < 0 || storage >= w->trace->n_storages || w->keys[storage] == NO_KEY || w->released[storage] >= 0)
-        return ms__fail(MS_E_INVALID, "an event releases what is not there");
+        return ms__fail(MS_E_INVALID, "trace: an event releases a storage that is not allocated");
     w->released[storage] = (int32_t)w->runs.n - 1;
     return add_event(w, MS__RELEASE, w->keys[storage]) ? MS_OK : MS_E_NO_MEMORY;
 }
@@ -216,7 +216,7 @@ static ms_status walk_event(builder *b, walk *w, const walk *first, const ms_tra
     default:
         break;
     }
-    return ms__fail(MS_E_INVALID, "a trace has an event that is out of range");
+    return ms__fail(MS_E_INVALID, "trace: an event is out of range");
 }
 
 static ms_status walk_trace(builder *b, ms__arena *scratch, const ms_trace *trace, walk *w, const walk *first) {
@@ -253,7 +253,8 @@ static ms_status check_same(const walk *a, const walk *b) {
 
 /* ---- Both ---- */
 
-/* What a storage is: what Python says of parameters, buffers and inputs; else when it was made and whether it stays. */
+/* The category of a storage: what the trace says for parameters, buffers and inputs; else it depends on when it was
+ * allocated and whether it stays. */
 static uint32_t category_of(const walk *w, int64_t storage) {
     int64_t kind = w->trace->kinds[storage];
     bool stays = w->released[storage] < 0;
@@ -264,11 +265,11 @@ static uint32_t category_of(const walk *w, int64_t storage) {
     return stays ? MS_CATEGORY_OPTIMIZER : MS_CATEGORY_TEMPORARY;
 }
 
-/* What each key is. */
+/* Set size and category of each key. */
 static void settle_keys(builder *b, int n_variants) {
     for (int v = n_variants - 1; v >= 0; v--) { /* the plain variant decides */
         const walk *w = &b->walks[v];
-        ms__step_key *keys = b->keys.items; /* NULL if there is none */
+        ms__step_key *keys = b->keys.items; /* NULL if there are no keys */
         for (int64_t s = 0; s < w->trace->n_storages && keys != NULL; s++)
             if (w->keys[s] != NO_KEY) keys[w->keys[s]].category = category_of(w, s);
     }
@@ -285,7 +286,8 @@ static ms_status fill_segments(builder *b, ms__arena *arena, ms__step *out) {
     size_t n_segments = b->walks[MS__PLAIN].runs.n, n_events = 0;
     settle_keys(b, has_recomputed ? 2 : 1);
     for (int v = 0; v < MS__N_VARIANTS; v++) n_events += b->walks[v].events.n;
-    if (n_events > MS__STEP_MAX_EVENTS) return ms__fail(MS_E_LIMIT, "a step of %zu events is too long", n_events);
+    if (n_events > MS__STEP_MAX_EVENTS)
+        return ms__fail(MS_E_LIMIT, "the step has %zu events, which are too many", n_events);
     out->segments = ms__arena_array(arena, n_segments, sizeof *out->segments);
     out->events = ms__arena_array(arena, n_events, sizeof *out->events);
     if (out->segments == NULL || out->events == NULL) return MS_E_NO_MEMORY;
@@ -306,7 +308,7 @@ static ms_status fill_segments(builder *b, ms__arena *arena, ms__step *out) {
     return MS_OK;
 }
 
-/* ---- Everything that occurs often, once ---- */
+/* ---- Storing repeated values once ---- */
 
 static ms_status intern_all(builder *b, ms__arena *arena, ms__arena *scratch, ms__step *out) {
     uint32_t *number, *cost, *taken;

@@ -1,12 +1,12 @@
 /* step.h - one training step: what it allocates, releases and computes, unit by unit.
  *
- * The step is a chain of segments, each one phase inside one unit or between units. Every segment has two
- * variants: as it runs when nothing is done ("plain"), and when its unit is recomputed in backward. What is
- * allocated is a key; keys are common to both variants, so that units can be kept or recomputed one by one: a tensor
- * that a plain unit makes is released by the recomputed one after it.
+ * The step is a chain of segments, each one phase inside one unit or between units. Every segment has two variants: as
+ * it runs when nothing is done ("plain"), and when its unit is recomputed in backward. What is allocated is a key. Both
+ * variants use the same keys, so that units can be kept or recomputed one by one: a recomputed unit can release a
+ * tensor that a plain unit before it allocated.
  *
  * Invariants
- *   - A step is never changed after it was made. Indices were checked when it was made: whoever walks it need not.
+ *   - A step is immutable. Its indices were checked when it was made, so readers need not.
  *   - Within a variant of a segment events are in the order of the step. A variant allocates a key at most once, and
  *     releases it at most once, after that. A key is released in the same segment in both variants, or it is split, or
  *     it is never released.
@@ -65,14 +65,14 @@ typedef struct ms__split_key {
     int32_t segment[MS__N_VARIANTS];
 } ms__split_key;
 
-/* Sizes and costs at other shapes: terms in batch b and length t (terms.h). The last one is b times the length as
+/* Sizes and costs at other shapes: terms in batch b and length t (shape_terms.h). The last one is b times the length as
  * attention kernels pad it. */
 enum { MS__TERM_1, MS__TERM_B, MS__TERM_T, MS__TERM_BT, MS__TERM_TT, MS__TERM_BTT, MS__TERM_BP, MS__N_TERMS };
 
 typedef struct ms__step {
     int64_t *numbers;      /* sizes and costs at this shape, each once */
-    int64_t *coefficients; /* MS__N_TERMS for each number, over `denominator`; NULL: only this shape is known. Within
-                            * the range of sizes, or less than 0 by no more. At this shape they give the numbers */
+    int64_t *coefficients; /* MS__N_TERMS for each number, over `denominator`; NULL: only this shape is known. Their
+                            * magnitudes are in the range of sizes. At this shape they give the numbers */
     int64_t denominator;   /* above 0 where there are coefficients */
     int64_t batch, length; /* this shape; 0: unknown */
     ms__step_key *keys;
@@ -89,14 +89,14 @@ static inline int64_t ms__step_key_bytes(const ms__step *step, uint32_t key) {
     return step->numbers[step->keys[key].size];
 }
 
-/* Find the split keys of a step that is whole but for them, and check its sums. Errors: MS_E_LIMIT, MS_E_NO_MEMORY. */
+/* Find the split keys of a step that is otherwise complete, and check its sums. Errors: MS_E_LIMIT, MS_E_NO_MEMORY. */
 ms_status ms__step_finish(ms__arena *arena, ms__step *step);
 
-/* Numbers and sums of a step at another shape. Errors: MS_E_LIMIT. */
+/* Check the numbers and sums of a step at another shape. Errors: MS_E_LIMIT. */
 ms_status ms__step_check_sums(const ms__step *step);
 
-/* From the trace of a plain step, and one with all units recomputed or NULL. What it holds belongs to
- * the arena. Errors: MS_E_INVALID (a trace is malformed), MS_E_MISMATCH (the two are not of the same step), MS_E_LIMIT,
+/* From the trace of a plain step, and one with all units recomputed or NULL. Its arrays belong to the arena. Errors:
+ * MS_E_INVALID (a trace is malformed), MS_E_MISMATCH (the traces are of different steps), MS_E_LIMIT,
  * MS_E_NO_MEMORY. */
 ms_status ms__step_from_traces(ms__arena *arena, const ms_trace *plain, const ms_trace *recomputed, int64_t n_units,
                                ms__step *out);

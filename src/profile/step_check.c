@@ -1,7 +1,7 @@
-/* step_check.c - what is done to every step before anybody walks it, whoever made it.
+/* step_check.c - completes and checks every step before it is used, from traces or from a file.
  *
- * Keys that the variants release in different segments are found, and the sums that a simulation takes are bounded. Who
- * makes a step has checked its indices.
+ * It finds the keys that the variants release in different segments, and bounds the sums that a simulation uses.
+ * Indices were checked when the step was made.
  */
 #include <string.h>
 
@@ -78,7 +78,7 @@ ms_status ms__step_check_sums(const ms__step *step) {
 
 ms_status ms__step_finish(ms__arena *arena, ms__step *step) {
     ms__arena scratch = {0};
-    if (step->n_units > MS__STEP_MAX_EVENTS) return ms__fail(MS_E_LIMIT, "a step with too many layers");
+    if (step->n_units > MS__STEP_MAX_EVENTS) return ms__fail(MS_E_LIMIT, "the step has too many layers");
     ms_status status = ms__step_check_sums(step);
     if (status == MS_OK) status = find_split_keys(arena, &scratch, step);
     ms__arena_free(&scratch);

@@ -1,8 +1,7 @@
-/* step_read.c - a step from JSON, after step_json.h.
+/* step_read.c - reads a step from JSON (step_json.h).
  *
  * Tapes are unfolded once for each class. Then the segments are laid out in the order of the step, and their tapes are
- * played, the recomputed ones and then the plain ones, which gives keys their numbers and finds out what a tape may not
- * name.
+ * played, first the recomputed ones, then the plain ones. This numbers the keys and finds names that are not allowed.
  */
 #include "shape_terms.h"
 #include "step_json.h"
@@ -30,7 +29,7 @@ typedef struct unit_class {
     bool used;
 } unit_class;
 
-/* Whose keys they are: a unit, or what is between units (the first of them). */
+/* The owner of keys: a unit, or the segments between units (the first owner). */
 typedef struct owner {
     unit_class *class;
     uint32_t next_part;
@@ -52,20 +51,20 @@ typedef struct reader {
     uint32_t n_placed;     /* units that run */
     uint32_t *keys;        /* of owners, by their numbers there */
     uint32_t *first_fresh; /* segment -> the number that its recomputed tape gives to its first new key */
-    uint8_t *fates;        /* of keys: a bit for each variant that allocated, and one that released it */
+    uint8_t *fates;        /* key -> a bit for each variant that allocated it, and one for each that released it */
 } reader;
 
 /* ---- Numbers and tables ---- */
 
-/* At the step's own shape they must give its numbers. */
+/* At the step's own shape, coefficients must give its numbers. */
 static ms_status check_coefficients(const ms__step *step) {
     int64_t terms[MS__N_TERMS], value;
     if (!ms__terms_of((ms__shape){step->batch, step->length}, terms))
-        return ms__fail(MS_E_LIMIT, "%lld x %lld is too large", (long long)step->batch, (long long)step->length);
+        return ms__fail(MS_E_LIMIT, "shape %lld x %lld is too large", (long long)step->batch, (long long)step->length);
     for (uint32_t i = 0; i < step->n_numbers; i++)
         if (!ms__terms_value(step->coefficients + (size_t)i * MS__N_TERMS, step->denominator, terms, &value) ||
             value != step->numbers[i])
-            return ms__fail(MS_E_PARSE, "\"coefficients\" do not give number %u", i);
+            return ms__fail(MS_E_PARSE, "\"coefficients\" do not give number %u at the step's own shape", i);
     return MS_OK;
 }
 
@@ -77,7 +76,7 @@ static ms_status read_shape(reader *r, const ms__json *object) {
     if (status == MS_OK) status = ms__json_get_bool(object, "recomputed", &step->has_recomputed);
     if (status == MS_OK) status = ms__json_get_ints(object, "numbers", 0, INT64_MAX, r->arena, &step->numbers, &n);
     if (status != MS_OK) return status;
-    if (n > UINT32_MAX / MS__N_TERMS) return ms__fail(MS_E_LIMIT, "a step with too many numbers");
+    if (n > UINT32_MAX / MS__N_TERMS) return ms__fail(MS_E_LIMIT, "the step has too many numbers");
     step->n_numbers = (uint32_t)n;
     if (ms__json_get(object, "denominator") == NULL && ms__json_get(object, "coefficients") == NULL) return MS_OK;
     status = ms__json_get_int(object, "denominator", 1, &step->denominator);
@@ -85,7 +84,7 @@ static ms_status read_shape(reader *r, const ms__json *object) {
         status = ms__json_get_ints(object, "coefficients", INT64_MIN / 8, INT64_MAX / 8, r->arena, &step->coefficients,
                                    &n_coefficients);
     if (status == MS_OK && n_coefficients != n * MS__N_TERMS)
-        status = ms__fail(MS_E_PARSE, "\"coefficients\" must be %d for each number", MS__N_TERMS);
+        status = ms__fail(MS_E_PARSE, "\"coefficients\" must have %d entries for each number", MS__N_TERMS);
     return status == MS_OK ? check_coefficients(step) : status;
 }
 
@@ -150,8 +149,8 @@ static bool is_operand(const ms__json *item) {
            item->integer <= (int64_t)MS__STEP_MAX_EVENTS;
 }
 
-/* The pairs in `n` items. With `out` they are written there. Returns how many there are, arrays unfolded; -1 where one
- * is malformed. */
+/* The pairs in `n` items. With `out` they are written there. Returns their number with arrays unfolded, or -1 if one is
+ * malformed. */
 static int64_t unfold(const ms__json *items, size_t n, bool inside, pair *out) {
     int64_t n_pairs = 0;
     for (size_t i = 0; i < n;) {
@@ -232,7 +231,7 @@ static ms_status read_classes(reader *r, const ms__json *object) {
     if (status != MS_OK || rest == NULL || list == NULL) return status;
     r->classes = ms__arena_array(&r->scratch, list->n, sizeof *r->classes);
     if (r->classes == NULL) return MS_E_NO_MEMORY;
-    if (list->n > MS__STEP_MAX_EVENTS) return ms__fail(MS_E_LIMIT, "a step with too many classes");
+    if (list->n > MS__STEP_MAX_EVENTS) return ms__fail(MS_E_LIMIT, "the step has too many classes");
     r->n_classes = (uint32_t)list->n;
     status = read_class(r, rest, &r->rest);
     for (size_t i = 0; i < list->n && status == MS_OK; i++) status = read_class(r, &list->items[i], &r->classes[i]);
@@ -246,7 +245,7 @@ static ms_status read_units(reader *r, const ms__json *object) {
     size_t n = 0, n_units = r->step.n_units;
     ms_status status = ms__json_get_ints(object, "units", 0, (int64_t)r->n_classes - 1, &r->scratch, &classes, &n);
     if (status != MS_OK) return status;
-    if (n != n_units) return ms__fail(MS_E_PARSE, "the step has %zu units, the profile %zu", n, n_units);
+    if (n != n_units) return ms__fail(MS_E_PARSE, "the step has %zu layers, the profile has %zu", n, n_units);
     r->owners = ms__arena_array(&r->scratch, n + 1, sizeof *r->owners);
     r->at_place = ms__arena_array(&r->scratch, n, sizeof *r->at_place);
     if (r->owners == NULL || r->at_place == NULL) return MS_E_NO_MEMORY;
@@ -257,10 +256,10 @@ static ms_status read_units(reader *r, const ms__json *object) {
         r->owners[i].place = NOBODY;
         r->owners[i].first_key = (uint32_t)n_keys;
         n_keys += r->owners[i].class->n_keys;
-        if (n_keys > MS__STEP_MAX_EVENTS) return ms__fail(MS_E_LIMIT, "a step with too many keys");
+        if (n_keys > MS__STEP_MAX_EVENTS) return ms__fail(MS_E_LIMIT, "the step has too many keys");
     }
-    for (uint32_t i = 0; i < r->n_classes; i++) /* what nobody plays, nobody checks */
-        if (!r->classes[i].used) return ms__fail(MS_E_PARSE, "class %u of the step has no unit", i);
+    for (uint32_t i = 0; i < r->n_classes; i++) /* tapes that are never played would not be checked */
+        if (!r->classes[i].used) return ms__fail(MS_E_PARSE, "no layer of the step has class %u", i);
     r->step.n_keys = (uint32_t)n_keys;
     return MS_OK;
 }
@@ -270,14 +269,14 @@ static uint32_t events_of(const reader *r, const part *p, int variant) {
     return p->tapes[p->n_tapes == 2 && variant == MS__PLAIN ? 1 : 0].n_events;
 }
 
-/* Each unit's segments where "order" has them. */
+/* Put the segments of each unit where "order" has them. */
 static ms_status lay_out(reader *r, const int64_t *order) {
     ms__step *step = &r->step;
     for (uint32_t i = 0; i < step->n_segments; i++) {
         uint32_t index = (uint32_t)(order[i] + 1);
         owner *o = &r->owners[index];
         if (o->next_part >= o->class->n_parts)
-            return ms__fail(MS_E_PARSE, "\"order\": unit %lld has too many segments", (long long)order[i]);
+            return ms__fail(MS_E_PARSE, "\"order\": layer %lld has too many segments", (long long)order[i]);
         const part *p = &o->class->parts[o->next_part++];
         if (i > 0 && p->phase < step->segments[i - 1].phase)
             return ms__fail(MS_E_PARSE, "\"order\": segment %u goes back to an earlier phase", i);
@@ -291,13 +290,13 @@ static ms_status lay_out(reader *r, const int64_t *order) {
             segment->first[v] = step->n_events;
             segment->n[v] = events_of(r, p, v);
             if (segment->n[v] > MS__STEP_MAX_EVENTS - step->n_events)
-                return ms__fail(MS_E_LIMIT, "a step with more than %u events", MS__STEP_MAX_EVENTS);
+                return ms__fail(MS_E_LIMIT, "the step has more than %u events", MS__STEP_MAX_EVENTS);
             step->n_events += segment->n[v];
         }
     }
     for (uint32_t i = 0; i <= step->n_units; i++)
         if (r->owners[i].next_part != r->owners[i].class->n_parts)
-            return ms__fail(MS_E_PARSE, "\"order\": unit %d has too few segments", (int)i - 1);
+            return ms__fail(MS_E_PARSE, "\"order\": layer %d has too few segments", (int)i - 1);
     return MS_OK;
 }
 
@@ -307,7 +306,7 @@ static ms_status read_order(reader *r, const ms__json *object) {
     size_t n = 0;
     ms_status status = ms__json_get_ints(object, "order", -1, (int64_t)step->n_units - 1, &r->scratch, &order, &n);
     if (status != MS_OK) return status;
-    if (n > MS__STEP_MAX_EVENTS) return ms__fail(MS_E_LIMIT, "a step with too many segments");
+    if (n > MS__STEP_MAX_EVENTS) return ms__fail(MS_E_LIMIT, "the step has too many segments");
     step->n_segments = (uint32_t)n;
     step->segments = ms__arena_array(r->arena, n, sizeof *step->segments);
     if (step->segments == NULL) return MS_E_NO_MEMORY;
@@ -331,7 +330,7 @@ typedef struct player {
     owner *other; /* whose key the next pair names; NULL: our own */
     uint32_t segment;
     int variant;
-    bool again;     /* the tape was played as the recomputed one: what was new then is there now */
+    bool again;     /* the tape was already played as the recomputed one, so its new keys exist */
     int64_t last;   /* the number of our key that was named last */
     uint32_t fresh; /* the number of our next new key */
     uint32_t n_events;
@@ -346,9 +345,9 @@ static ms_status add_event(player *p, uint32_t kind, uint32_t index) {
     if (kind <= MS__RELEASE) {
         uint8_t allocated = (uint8_t)(1U << (2 * p->variant)), released = (uint8_t)(2U << (2 * p->variant));
         uint8_t *fate = &p->r->fates[index];
-        if (kind == MS__ALLOCATE && *fate & allocated) return bad(p, "allocates what is there");
+        if (kind == MS__ALLOCATE && *fate & allocated) return bad(p, "allocates a key that is already allocated");
         if (kind == MS__RELEASE && (!(*fate & allocated) || *fate & released))
-            return bad(p, "releases what is not there");
+            return bad(p, "releases a key that is not allocated");
         *fate |= kind == MS__ALLOCATE ? allocated : released;
     }
     step->events[step->segments[p->segment].first[p->variant] + p->n_events++] = (ms__step_event){kind, index};
@@ -371,7 +370,7 @@ static ms_status play_new(player *p, int32_t kind) {
 static ms_status play_key(player *p, int32_t code, int32_t operand) {
     owner *o = p->other == NULL ? p->self : p->other;
     int64_t number = p->other == NULL ? p->last + operand : operand;
-    if (number < 0 || number >= (int64_t)o->n_keys) return bad(p, "names a key that is not there");
+    if (number < 0 || number >= (int64_t)o->n_keys) return bad(p, "names an unknown key");
     if (p->other == NULL) p->last = number;
     p->other = NULL;
     return add_event(p, code == MS__TAPE_ALLOCATE ? MS__ALLOCATE : MS__RELEASE,
@@ -387,7 +386,7 @@ static ms_status play_other(player *p, int32_t operand) {
         index = place < 0 || place >= (int64_t)r->n_placed ? -1 : (int64_t)r->at_place[place];
     }
     if (index < 0 || index > (int64_t)r->step.n_units || (between && index == 0))
-        return bad(p, "names a key of a unit that is not there");
+        return bad(p, "names a key of an unknown layer");
     p->other = &r->owners[index];
     return MS_OK;
 }
@@ -396,7 +395,7 @@ static ms_status play_pair(player *p, const pair *at) {
     const ms__step *step = &p->r->step;
     uint32_t operand = (uint32_t)at->operand; /* a negative one is beyond every table */
     if (p->other != NULL && at->code != MS__TAPE_ALLOCATE && at->code != MS__TAPE_RELEASE)
-        return bad(p, "names another's key and does nothing to it");
+        return bad(p, "names a key of another layer but does nothing to it");
     switch (at->code) {
     case MS__TAPE_NEW:
         return play_new(p, at->operand);
@@ -422,7 +421,7 @@ static ms_status play_segment(reader *r, uint32_t segment, int variant) {
     if (p.again) p.fresh = r->first_fresh[segment];
     ms_status status = MS_OK;
     for (uint32_t i = 0; i < played->n_pairs && status == MS_OK; i++) status = play_pair(&p, &played->pairs[i]);
-    if (status == MS_OK && p.other != NULL) status = bad(&p, "names another's key and does nothing to it");
+    if (status == MS_OK && p.other != NULL) status = bad(&p, "names a key of another layer but does nothing to it");
     return status;
 }
 
@@ -454,7 +453,7 @@ static ms_status read_step(reader *r, const ms__json *object) {
 
 ms_status ms__step_read(const ms__json *object, int64_t n_units, ms__arena *arena, ms__step *out) {
     reader r = {.arena = arena};
-    if (n_units > MS__STEP_MAX_EVENTS) return ms__fail(MS_E_LIMIT, "a step with too many layers");
+    if (n_units > MS__STEP_MAX_EVENTS) return ms__fail(MS_E_LIMIT, "the step has too many layers");
     r.step.n_units = (uint32_t)n_units;
     ms_status status = read_step(&r, object);
     ms__arena_free(&r.scratch);

@@ -1,7 +1,7 @@
-/* step_write.c - a step as JSON, after step_json.h.
+/* step_write.c - writes a step as JSON (step_json.h).
  *
- * Each unit is first written in numbers that do not depend on which unit it is; units whose numbers are equal are a
- * class. Equal steps give equal texts: classes and kinds of keys are numbered in the order in which they first occur.
+ * Each unit is first written in numbers that do not depend on which unit it is; units with equal numbers form a class.
+ * Equal steps give equal texts: classes and kinds of keys are numbered in the order in which they first occur.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "../common/vec.h"
 #include "step_json.h"
 
-#define MAX_PERIOD 128 /* the most pairs that are looked at as something that repeats */
+#define MAX_PERIOD 128 /* the longest sequence of pairs that is tried as a repetition */
 
 typedef struct coder {
     const ms__step *step;
@@ -24,7 +24,7 @@ typedef struct coder {
     MS__VEC(int32_t) code;
 } coder;
 
-/* ---- Equal things, once ---- */
+/* ---- Grouping equal items ---- */
 
 typedef struct item {
     const void *bytes;
@@ -43,7 +43,7 @@ static bool same_content(const item *a, const item *b) {
     return a->n_bytes == b->n_bytes && (a->n_bytes == 0 || memcmp(a->bytes, b->bytes, a->n_bytes) == 0);
 }
 
-/* Number the items so that equal ones have one number, in the order of their indices (0 to n - 1). Sorts them.
+/* Number the items so that equal ones have the same number, in the order of their indices (0 to n - 1). Sorts them.
  * `leaders`, with room for n, gets the first item with each number. Returns how many there are. */
 static uint32_t group(item *items, uint32_t n, uint32_t *numbers, uint32_t *leaders) {
     uint32_t n_groups = 0;
@@ -160,7 +160,7 @@ static bool put_unit(coder *c, int32_t unit) {
 
 /* ---- Text ---- */
 
-/* How many of the n pairs at `pairs` repeat, and how often: the way that takes the least room for what it covers. */
+/* How many of the n pairs at `pairs` repeat, and how often: the choice that writes the most pairs in the least room. */
 static size_t find_period(const int32_t *pairs, size_t n, size_t *out_times) {
     size_t best = 1, best_times = 1;
     for (size_t p = 1; p <= MAX_PERIOD && p <= n / 2; p++) {

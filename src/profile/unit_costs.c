@@ -38,7 +38,7 @@ ms_status ms_profile_get_costs(const ms_profile *profile, int64_t unit, int32_t 
     const ms__step *step = profile->step;
     if (step == NULL) return ms__fail(MS_E_INVALID, "this profile has no step");
     if (unit < -1 || unit >= (int64_t)step->n_units || phase < 0 || phase >= MS_N_PHASES)
-        return ms__fail(MS_E_INVALID, "ms_profile_get_costs: there is no such unit or phase");
+        return ms__fail(MS_E_INVALID, "ms_profile_get_costs: the layer or the phase is out of range");
     ms_unit_costs costs = {0};
     for (uint32_t i = 0; i < step->n_segments; i++)
         if (step->segments[i].unit == unit && step->segments[i].phase == (uint32_t)phase)

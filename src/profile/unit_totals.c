@@ -1,8 +1,8 @@
-/* unit_totals.c - the bytes of each unit, and of the whole, that follow from a step.
+/* unit_totals.c - computes the bytes of each unit, and of the whole model, from a step.
  *
  * A unit's saved bytes are what its forward allocates and backward releases in the plain step, and its inputs. Its
- * inputs are what others allocate in forward and the unit's backward releases, all units recomputed. A step's sums fit
- * (step.h), so that these do.
+ * inputs are what others allocate in forward and the unit's backward releases, all units recomputed. The sums of a step
+ * are in range (step.h), so these are too.
  */
 #include "profile.h"
 
@@ -40,7 +40,7 @@ static void count_segment(tally *t, uint32_t index, int variant) {
     }
 }
 
-/* Every release is in its segment, that of a split key too. */
+/* Segments contain all releases, those of split keys too. */
 static void count(tally *t) {
     for (int v = 0; v < (t->step->has_recomputed ? MS__N_VARIANTS : 1); v++)
         for (uint32_t i = 0; i < t->step->n_segments; i++) count_segment(t, i, v);

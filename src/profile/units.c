@@ -1,9 +1,9 @@
-/* units.c - which modules of a model are its units: what a plan decides about.
+/* units.c - finds the units of a model: the modules that a plan decides about.
  *
  * A unit is a repeated block (a child of a list in which some class with parameters occurs more than once) or a module
- * between blocks. Lists of stages, whose members differ and hold blocks of their own, are opened; a model
- * without repetition is cut at its top-level children, and below, until each is small against the whole.
- * Invariant: no unit contains another, and every unit has a forward of its own.
+ * between blocks. Lists of stages, whose members differ and contain blocks, are opened. A model without repetition is
+ * split at its top-level children, and further down, until each is small compared with the whole. Invariant: no unit
+ * contains another, and every unit has its own forward.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +24,7 @@ typedef struct node {
     int height;              /* 0: no children */
     unsigned repeats : 1;    /* a list in which a class with parameters recurs */
     unsigned equals : 1;     /* ... and even a whole signature does */
-    unsigned has_list : 1;   /* itself or something below repeats */
+    unsigned has_list : 1;   /* it or one of its descendants repeats */
     unsigned has_blocks : 1; /* ... with members that are blocks: at least two levels deep */
 } node;
 
@@ -45,9 +45,9 @@ static ms_status check(const ms_module *modules, int64_t n) {
         int64_t above = i - 1; /* depth first: the module before, or one above that */
         while (above > modules[i].parent) above = modules[above].parent;
         if (above != modules[i].parent)
-            return ms__fail(MS_E_INVALID, "module %lld: not in depth-first order", (long long)i);
+            return ms__fail(MS_E_INVALID, "module %lld is not in depth-first order", (long long)i);
         if (modules[i].param_bytes < 0 || modules[i].param_bytes > INT64_MAX / 4 / n)
-            return ms__fail(MS_E_INVALID, "module %lld: parameter bytes out of range", (long long)i);
+            return ms__fail(MS_E_INVALID, "module %lld: param_bytes is out of range", (long long)i);
     }
     return MS_OK;
 }
@@ -112,7 +112,7 @@ static bool open_up(const finder *f, int64_t i) {
     return self->subtree_bytes > f->nodes[0].subtree_bytes / SHARE_TO_OPEN;
 }
 
-/* Is module i one of the blocks of a list: has it parameters, and does its class recur there, or is it the only one? */
+/* Is module i one of the blocks of a list? It has parameters, and its class recurs there, or it is the only member. */
 static bool is_block(const finder *f, int64_t i) {
     const node *list = &f->nodes[f->modules[i].parent];
     if (!list->repeats || f->nodes[i].subtree_bytes == 0) return false;
@@ -127,20 +127,20 @@ static void take_unit(finder *f, int64_t i) {
 }
 
 static void take_units(finder *f, int64_t n) {
-    /* `inside` marks what lies below a unit; a parent is always decided before its children. */
+    /* A height of -1 marks what is below a unit; a parent is always decided before its children. */
     for (int64_t i = 0; i < n; i++) {
         int64_t parent = f->modules[i].parent;
         bool inside = parent >= 0 && f->nodes[parent].height < 0;
         if (!inside && open_up(f, i)) continue;
         if (!inside && i > 0 && (f->modules[i].flags & MS_MODULE_CALLED)) take_unit(f, i);
-        f->nodes[i].height = -1; /* decided: nothing below is looked at */
+        f->nodes[i].height = -1; /* decided: nothing below it is considered */
     }
 }
 
 ms_status ms_units_find(const ms_module *modules, int64_t n_modules, int64_t *out_units, uint32_t *out_flags,
                         int64_t *out_n_units) {
     if (modules == NULL || out_units == NULL || out_n_units == NULL || n_modules < 1)
-        return ms__fail(MS_E_INVALID, "ms_units_find: no modules, or an argument is NULL");
+        return ms__fail(MS_E_INVALID, "ms_units_find: there are no modules, or an argument is NULL");
     ms_status status = check(modules, n_modules);
     if (status != MS_OK) return status;
     ms__arena arena = {0};

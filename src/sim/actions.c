@@ -1,7 +1,7 @@
 /* actions.c - the table of actions.
  *
- * The effects of all actions but the first two are models that were not measured yet: how many tiles a unit has, and
- * that a copy is all that an offload costs. They can be planned and not run (is_runnable).
+ * The effects of all actions but the first two are models that were not measured yet: they assume a number of tiles,
+ * and that an offload costs nothing but its copies. These actions can be planned but not run (is_runnable).
  */
 #include "actions.h"
 
@@ -22,7 +22,7 @@ static ms__effect recompute(const ms__action *action, const ms__recompute_cost *
     return (ms__effect){.is_possible = cost->freed_bytes > 0};
 }
 
-/* Some outputs are kept, and what made them does not run again. */
+/* Some outputs are kept, and the operations that made them are not recomputed. */
 static ms__effect recompute_some(const ms__action *action, const ms__recompute_cost *cost, const ms_unit *unit) {
     (void)unit;
     int64_t kept = ms__recompute_held(cost, action->keeps);
@@ -46,7 +46,7 @@ static ms__effect offload_inputs(const ms__action *action, const ms__recompute_c
                         .is_possible = unit->input_bytes > 0 && cost->freed_bytes > 0};
 }
 
-/* One tile at a time is recomputed and its backward run; every operation is queued once for each tile. */
+/* Tiles are recomputed and run backward one at a time; every operation is queued once for each tile. */
 static ms__effect tile(const ms__action *action, const ms__recompute_cost *cost, const ms_unit *unit) {
     (void)action, (void)unit;
     return (ms__effect){.backward_bytes = -(cost->freed_bytes / N_TILES * (N_TILES - 1)),

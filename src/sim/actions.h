@@ -1,8 +1,8 @@
 /* actions.h - the table of actions: what a plan can do to a unit, one row each.
  *
  * Names, letters, techniques, needs and effects of actions are written here and nowhere else; simulations, the search,
- * plans as text and as files, and Python read the rows. A new action is an enumerator, a row, its effect and, to run
- * it, an executor.
+ * plans as text and as files, and Python read the rows. A new action is an enumerator, a row, an effect and, to run it,
+ * an executor.
  */
 #ifndef MS_SIM_ACTIONS_H
 #define MS_SIM_ACTIONS_H
@@ -18,7 +18,7 @@ typedef struct ms__effect {
     int64_t backward_bytes; /* may be below 0 */
     int64_t copy_bytes;     /* to the host, and back */
     int64_t extra_ns;       /* may be below 0 */
-    bool is_possible;       /* there is something to copy, to keep, to compute again */
+    bool is_possible;       /* there is something to copy, to keep or to recompute */
 } ms__effect;
 
 typedef struct ms__action ms__action;
@@ -30,7 +30,7 @@ struct ms__action {
     uint32_t techniques; /* enum ms_technique: all of them must be allowed */
     uint32_t keeps;      /* enum ms_keep: outputs that are not recomputed */
     int variant;         /* MS__PLAIN or MS__RECOMPUTED: the trace that the unit runs as */
-    bool is_traced;      /* that trace is all there is to it; others change it */
+    bool is_traced;      /* the trace shows its full effect; other actions change it */
     bool needs_link;     /* it copies between device and host */
     bool waits;          /* the next unit waits for its copies: nothing is left in the backlog */
     bool needs_tiles;    /* the unit must be computable in tiles */

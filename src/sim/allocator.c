@@ -1,10 +1,10 @@
 /* allocator.c - the model of torch's caching allocator: blocks, their segments, and the pools of free ones.
  *
- * A segment is a row of blocks, linked in the order of their addresses; two free blocks are never adjacent. The
- * free blocks of a pool (one for small requests, one for large) form a treap, ordered by stream, size and address, so
- * that the best fit is the first that does not come before what is wanted. A block is known by its index, which is
- * also what callers get; 0 is none, and may be written but is never read. Priorities are hashes of indices: the same
- * calls build the same trees. Always holds: reserved = allocated + inactive split + what `empty` would return.
+ * A segment is a row of blocks, linked in the order of their addresses; two free blocks are never adjacent. The free
+ * blocks of a pool (one for small requests, one for large) form a treap, ordered by stream, size and address, so that
+ * the best fit is the first one that is not before the request. A block is known by its index, which is also what
+ * callers get; 0 means none: it may be written but is never read. Priorities are hashes of indices: the same calls
+ * build the same trees. Invariant: reserved = allocated + inactive split + what `empty` would return.
  */
 #include "allocator.h"
 
@@ -19,9 +19,9 @@
 #define SMALL_BYTES MIB                /* the largest request of the small pool */
 #define SMALL_SEGMENT_BYTES (2 * MIB)  /* for small requests */
 #define LARGE_SEGMENT_BYTES (20 * MIB) /* for large ones below ... */
-#define OWN_SEGMENT_BYTES (10 * MIB)   /* ... this; the rest get segments of their own size, ... */
-#define SEGMENT_STEP_BYTES (2 * MIB)   /* ... in such steps */
-#define MAX_BYTES ((int64_t)1 << 60)   /* of one request; torch refuses more, too */
+#define OWN_SEGMENT_BYTES (10 * MIB)   /* ... this; larger ones get segments of their size, ... */
+#define SEGMENT_STEP_BYTES (2 * MIB)   /* ... rounded up to this */
+#define MAX_BYTES ((int64_t)1 << 60)   /* of one request; torch refuses more too */
 
 enum state { UNUSED, FREE, TAKEN };
 
@@ -42,7 +42,7 @@ typedef struct block {
 
 struct ms__allocator {
     MS__VEC(block) blocks;
-    size_t unused;   /* the first of those that are blocks no more */
+    size_t unused;   /* the first record that is not a block any more */
     size_t pools[2]; /* roots: small, large */
     size_t wholes;   /* the first of the free blocks that are whole segments */
     int64_t next_address;
@@ -77,7 +77,7 @@ static void pool_add(ms__allocator *a, size_t index) {
         link = before(&items[*link], self) ? &items[*link].right : &items[*link].left;
     size_t below = *link;
     *link = index;
-    while (below != 0) { /* split what was there into what comes before and what comes after */
+    while (below != 0) { /* split the subtree into the blocks before and after */
         block *b = &items[below];
         if (before(b, self)) {
             *low = below;
@@ -104,7 +104,7 @@ static void pool_add(ms__allocator *a, size_t index) {
 static size_t pool_remove(ms__allocator *a, size_t *link) {
     block *items = a->blocks.items;
     size_t index = *link, left = items[index].left, right = items[index].right;
-    while (left != 0 && right != 0) { /* join what hung below */
+    while (left != 0 && right != 0) { /* join the two subtrees */
         if (items[left].priority >= items[right].priority) {
             *link = left;
             link = &items[left].right;
@@ -126,7 +126,7 @@ static size_t pool_remove(ms__allocator *a, size_t *link) {
     return index;
 }
 
-/* A block in no pool. `take` has made room for it. */
+/* A block in no pool. `take` has already reserved room for it. */
 static size_t new_block(ms__allocator *a, const block *content) {
     size_t index = a->unused;
     if (index != 0)
@@ -145,7 +145,8 @@ static void drop_block(ms__allocator *a, size_t index) {
 }
 
 ms_status ms__allocator_create(int64_t limit_bytes, ms__allocator **out) {
-    if (limit_bytes < 0) return ms__fail(MS_E_INVALID, "a limit of %lld bytes", (long long)limit_bytes);
+    if (limit_bytes < 0)
+        return ms__fail(MS_E_INVALID, "limit_bytes must not be negative (%lld)", (long long)limit_bytes);
     ms__allocator *a = calloc(1, sizeof *a);
     if (a == NULL) return ms__fail_memory(sizeof *a);
     if (!ms__vec_push(&a->blocks, (block){0})) {
@@ -177,8 +178,8 @@ static ms_status reserve_segment(ms__allocator *a, const block *wanted, size_t *
     if (a->stats.reserved_bytes > room) ms__allocator_empty(a);
     if (a->stats.reserved_bytes > room)
         return ms__fail_value(MS_E_BUDGET, a->stats.reserved_bytes + segment.size_bytes,
-                              "out of memory: %lld bytes wanted, which take a segment of %lld; %lld of %lld are "
-                              "reserved, %lld allocated",
+                              "out of memory: cannot allocate %lld bytes, which need a segment of %lld; %lld of %lld "
+                              "are reserved, %lld allocated",
                               (long long)wanted->size_bytes, (long long)segment.size_bytes,
                               (long long)a->stats.reserved_bytes, (long long)a->limit_bytes,
                               (long long)a->stats.allocated_bytes);
@@ -190,7 +191,7 @@ static ms_status reserve_segment(ms__allocator *a, const block *wanted, size_t *
     return MS_OK;
 }
 
-/* Leave n_bytes to a block and put the rest into its pool, unless that is too little to be of use. */
+/* Cut a block to n_bytes and put the rest into its pool, unless the rest is too small to be useful. */
 static void split(ms__allocator *a, size_t index, int64_t n_bytes) {
     block *items = a->blocks.items, *self = &items[index], rest = *self;
     rest.address += n_bytes;
@@ -205,8 +206,8 @@ static void split(ms__allocator *a, size_t index, int64_t n_bytes) {
 
 ms_status ms__allocator_take(ms__allocator *allocator, int64_t n_bytes, int64_t stream, int64_t *out_block) {
     ms__allocator *a = allocator;
-    if (n_bytes < 0) return ms__fail(MS_E_INVALID, "a block of %lld bytes", (long long)n_bytes);
-    if (n_bytes > MAX_BYTES) return ms__fail(MS_E_LIMIT, "a block of %lld bytes", (long long)n_bytes);
+    if (n_bytes < 0) return ms__fail(MS_E_INVALID, "n_bytes must not be negative (%lld)", (long long)n_bytes);
+    if (n_bytes > MAX_BYTES) return ms__fail(MS_E_LIMIT, "a block of %lld bytes is too large", (long long)n_bytes);
     if (n_bytes == 0) {
         *out_block = MS__NO_BLOCK;
         return MS_OK;

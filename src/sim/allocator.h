@@ -1,9 +1,9 @@
-/* allocator.h - PyTorch's caching allocator for CUDA, in whole numbers and without a GPU.
+/* allocator.h - a model of PyTorch's caching allocator for CUDA, which needs no GPU.
  *
- * Given the sizes that a program takes and gives back, in order, it says what torch.cuda.memory_allocated() and
- * memory_reserved() would be: torch 2.4 to 2.13 with default settings, one device, no record_stream, no graphs. One
- * thing is not torch's: addresses rise with every segment, where the driver's may not. They decide between free blocks
- * of equal size only. An allocator belongs to one thread at a time.
+ * From the sizes that a program allocates and frees, in order, it computes what torch.cuda.memory_allocated() and
+ * memory_reserved() would be: torch 2.4 to 2.13 with default settings, one device, no record_stream, no graphs. It
+ * differs from torch in one way: addresses rise with every segment, and the driver's may not. They only decide between
+ * free blocks of equal size. An allocator belongs to one thread at a time.
  */
 #ifndef MS_SIM_ALLOCATOR_H
 #define MS_SIM_ALLOCATOR_H
@@ -32,13 +32,13 @@ ms_status ms__allocator_create(int64_t limit_bytes, ms__allocator **out);
 /* Cannot fail. NULL is allowed. */
 void ms__allocator_destroy(ms__allocator *allocator);
 
-/* A block of at least n_bytes for a stream, which is any number; MS__NO_BLOCK for 0 bytes. The numbers of blocks that
- * were given back come again. Errors: MS_E_INVALID (negative), MS_E_BUDGET (no room under the limit although every
- * unused segment was returned; ms__error_value() is the limit that would be enough), MS_E_LIMIT (over 2^60 bytes, or
- * 2^63 over all segments that ever were), MS_E_NO_MEMORY (of the host; nothing has changed). */
+/* Allocate a block of at least n_bytes for a stream, which is any number; MS__NO_BLOCK for 0 bytes. The numbers of
+ * freed blocks are reused. Errors: MS_E_INVALID (negative), MS_E_BUDGET (no room under the limit although every unused
+ * segment was returned; ms__error_value() is the limit that would be enough), MS_E_LIMIT (over 2^60 bytes, or 2^63 in
+ * all segments so far), MS_E_NO_MEMORY (of the host; nothing has changed). */
 ms_status ms__allocator_take(ms__allocator *allocator, int64_t n_bytes, int64_t stream, int64_t *out_block);
 
-/* The block is free for its stream. MS__NO_BLOCK is allowed. Errors: MS_E_INVALID (not a block that is taken). */
+/* Free the block for its stream. MS__NO_BLOCK is allowed. Errors: MS_E_INVALID (not a block that is taken). */
 ms_status ms__allocator_give(ms__allocator *allocator, int64_t block);
 
 /* Return all segments that are wholly free, as torch.cuda.empty_cache() does. Cannot fail. */
@@ -46,7 +46,7 @@ void ms__allocator_empty(ms__allocator *allocator);
 
 ms__allocator_stats ms__allocator_get_stats(const ms__allocator *allocator);
 
-/* Peaks start again from what there is now. */
+/* Set the peaks to the current values. */
 void ms__allocator_reset_peaks(ms__allocator *allocator);
 
 #endif

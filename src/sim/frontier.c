@@ -16,7 +16,7 @@ static bool is_better(const ms_frontier_point *a, const ms_frontier_point *b) {
     return a->recompute_ns < b->recompute_ns;
 }
 
-/* In the order of their bytes, those only that save time over all before. */
+/* In the order of their bytes, only those that are faster than all before. */
 static int64_t fill_points(const ms__recompute_cost *cost, ms_frontier_point *out) {
     static const uint32_t choices[MS_FRONTIER_MAX_POINTS] = {0, MS_KEEP_ATTENTION, MS_KEEP_PRODUCTS,
                                                              MS_KEEP_ATTENTION | MS_KEEP_PRODUCTS, MS_KEEP_ALL};
@@ -37,7 +37,7 @@ static ms_status check_frontier(const ms_profile *profile, int64_t unit) {
     if (profile->step == NULL || !profile->step->has_recomputed)
         return ms__fail(MS_E_INVALID, "this profile has no recomputed trace");
     if (unit < 0 || unit >= (int64_t)profile->step->n_units)
-        return ms__fail(MS_E_INVALID, "there is no unit %lld", (long long)unit);
+        return ms__fail(MS_E_INVALID, "there is no layer %lld", (long long)unit);
     return MS_OK;
 }
 
@@ -56,7 +56,7 @@ ms_status ms_profile_frontier(const ms_profile *profile, int64_t unit, const ms_
     ms__arena_free(&arena);
     if (status != MS_OK) return status;
     if (n > capacity)
-        return ms__fail(MS_E_LIMIT, "the frontier has %lld points, there is room for %lld", (long long)n,
+        return ms__fail(MS_E_LIMIT, "the frontier has %lld points, but capacity is %lld", (long long)n,
                         (long long)capacity);
     for (int64_t i = 0; i < n; i++) out[i] = points[i];
     *out_n = n;

@@ -91,7 +91,7 @@ static int64_t transfer_ns(int64_t n_bytes, int64_t mb_per_s) {
     return n_bytes / mb_per_s > MS__MAX_NS / 2000 ? MS__MAX_NS / 2 : n_bytes / mb_per_s * 1000;
 }
 
-/* Moments have 4 bytes an element, or 1 and a scale for every 256 of them (which is 4 / 256). */
+/* Moments have 4 bytes for each element, or 1 byte and a scale of 4 bytes for every 256 elements. */
 static int64_t moments_ppm(uint32_t options, int64_t element_bytes) {
     bool managed = (options & (MS_MODEL_8BIT | MS_MODEL_HALF)) != 0;
     if (!managed) return PPM;
@@ -140,7 +140,7 @@ int64_t ms__tail_begin_bytes(const ms__order *order, const ms_simulation_segment
     return ms__max(transient_bytes(before) - (before->peak_bytes - before->end_bytes), 0);
 }
 
-/* What parameters, gradients, moments and the optimizer's temporaries change: bytes by category. */
+/* How parameters, gradients, moments and the optimizer's temporaries change, in bytes by category. */
 static void find_change(const ms__model_effect *effect, const ms_simulation_segment *segment,
                         int64_t change[MS_N_CATEGORIES]) {
     if (effect->options == 0) return;

@@ -29,21 +29,21 @@ uint32_t ms__model_options_with_link(uint32_t options);
 typedef struct ms__model_effect {
     uint32_t options;
     int64_t parameter_bytes; /* change on the device: lower halves of weights */
-    int64_t optimizer_ppm;   /* of the optimizer's state in the profile stays on the device */
+    int64_t optimizer_ppm;   /* the share of the profile's optimizer state that stays on the device */
     bool drops_gradients;    /* gradients leave the device as they appear */
-    bool is_streamed;        /* the optimizer step goes by chunks, and takes `optimizer_ns` and no more than a buffer */
+    bool is_streamed;        /* the optimizer step runs in chunks: it takes `optimizer_ns` and one buffer */
     int64_t optimizer_ns;
     int64_t backward_ns; /* beyond the profile's: waiting for gradients to leave */
     int64_t host_bytes;
     int64_t largest_gradient_bytes;
 } ms__model_effect;
 
-/* From the keys and costs of the profile's step. `backward_ns`: of the plain one. */
+/* Computed from the keys and costs of the step. `backward_ns`: of the plain step. */
 ms__model_effect ms__model_effect_make(const ms__step *step, const ms_rates *rates, uint32_t options,
                                        int64_t backward_ns);
 
-/* The activations and temporaries of a plain or recomputed step that the tail begins with: they are not part of what
- * tiles of the loss make smaller. */
+/* The activations and temporaries that are allocated when the tail of a plain or recomputed step begins. Tiles of the
+ * loss do not make these smaller. */
 int64_t ms__tail_begin_bytes(const ms__order *order, const ms_simulation_segment *segments, int64_t n_segments);
 
 /* Change the bytes of a segment: the one place where model options are applied to a step. `in_tail` and
@@ -51,7 +51,7 @@ int64_t ms__tail_begin_bytes(const ms__order *order, const ms_simulation_segment
 void ms__model_effect_apply(const ms__model_effect *effect, bool in_tail, int64_t tail_begin_bytes,
                             ms_simulation_segment *segment);
 
-/* What tiles of the loss make of `n_bytes` of activations and temporaries in the tail. */
+/* What remains of `n_bytes` of activations and temporaries in the tail when the loss is tiled. */
 int64_t ms__model_tiled_loss(const ms__model_effect *effect, int64_t n_bytes);
 
 #endif

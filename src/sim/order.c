@@ -10,7 +10,8 @@ static void note_forward(ms__order *o, int32_t unit) {
     o->units[o->n++] = unit;
 }
 
-/* Forward, all units up to the latest hold, but one that runs for the first time; backward, all before the earliest. */
+/* In forward, all units up to the latest one hold, except one that runs for the first time; in backward, all before the
+ * earliest. */
 static void find_prefixes(ms__order *o, const ms__step *step) {
     int32_t latest = -1, earliest = o->n;
     for (uint32_t i = 0; i < step->n_segments; i++) {

@@ -1,6 +1,6 @@
 /* order.h - the order in which a step runs its units, and where in it each segment is.
  *
- * A step runs its units in a chain: in the order of their first forward, and backward the other way round. In each
+ * A step runs its units in a chain: in the order of their first forward, and in the reverse order in backward. In each
  * segment of the step, the first `prefix` units of the chain hold what they keep for backward.
  */
 #ifndef MS_SIM_ORDER_H
@@ -11,15 +11,15 @@
 #define MS__NO_CHAIN (-1)
 
 typedef struct ms__order {
-    int32_t *units;    /* chain position -> unit */
-    int32_t *position; /* unit -> chain position, MS__NO_CHAIN: it does not run */
-    int32_t *prefix;   /* segment -> how many units hold */
-    bool *in_tail;     /* segment -> is it in the tail: from the last unit's forward, over the loss, to its backward? */
+    int32_t *units;      /* chain position -> unit */
+    int32_t *position;   /* unit -> chain position, MS__NO_CHAIN: it does not run */
+    int32_t *prefix;     /* segment -> how many units hold */
+    bool *in_tail;       /* segment -> is it in the tail, from the last unit's forward to its backward? */
     int64_t tail_begins; /* the first segment of the tail; n_segments if there is none */
     int32_t n;
 } ms__order;
 
-/* What belongs to `out` belongs to the arena. Errors: MS_E_NO_MEMORY. */
+/* Its arrays belong to the arena. Errors: MS_E_NO_MEMORY. */
 ms_status ms__order_make(ms__arena *arena, const ms__step *step, ms__order *out);
 
 /* How long a unit runs in one step. */

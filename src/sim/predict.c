@@ -3,8 +3,8 @@
 #include "../profile/profile.h"
 
 #define BAND_PARTS 1000
-#define BAND 20          /* of them: what predictions are wrong by, with room to spare (docs/PREDICTION.md) */
-#define BAND_OF_A_RUN 30 /* a step that really ran was measured in another place than it will run */
+#define BAND 20          /* per mille: the error of predictions, with room to spare (docs/PREDICTION.md) */
+#define BAND_OF_A_RUN 30 /* a step that really ran was measured under other conditions */
 
 static ms_status simulate_within(const ms_simulation_request *request, int64_t limit_bytes,
                                  ms_simulation_summary *out) {
@@ -17,7 +17,7 @@ static ms_status simulate_within(const ms_simulation_request *request, int64_t l
     return status;
 }
 
-/* Less may be allocated than there is, and yet lie too scattered in what is reserved. */
+/* The allocated bytes may be less than the limit and still not fit, because of fragmentation. */
 static ms_status check_fits(const ms_simulation_request *request, int64_t peak_bytes, int64_t usable_bytes,
                             int64_t *out) {
     ms_simulation_summary unused = {.struct_bytes = sizeof unused};

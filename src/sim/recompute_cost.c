@@ -1,9 +1,9 @@
-/* recompute_cost.c - what each unit of a step could keep, and what recomputing it takes.
+/* recompute_cost.c - what each unit of a step could keep, and what recomputing it costs.
  *
- * A recomputation is what the recomputed variant of a unit does beyond the plain one, which is found by subtraction:
- * plain operations are in both. It ends after the last tensor that backward needs, so the outputs of all its
- * operations are needed by backward or by what it computes later. Operations are in three groups; who keeps the outputs
- * of some of them runs the others again, in their order, as torch's selective checkpointing does.
+ * The recomputation is what the recomputed variant of a unit does beyond the plain one. It is found by subtraction,
+ * since plain operations are in both. It ends after the last tensor that backward needs, so the outputs of all its
+ * operations are needed by backward or by what it computes later. Operations are in three groups. If the outputs of
+ * some groups are kept, the others are recomputed in their order, as in torch's selective checkpointing.
  */
 #include "recompute_cost.h"
 
@@ -28,7 +28,7 @@ static enum ms__group group_of(const ms__step *step, const ms__step_cost *cost) 
     return cost->flags & MS__OP_MATRIX || step->numbers[cost->flops] > 0 ? MS__GROUP_PRODUCT : MS__GROUP_REST;
 }
 
-/* What follows an operation up to the next one is what it allocates. */
+/* An operation allocates what is allocated between it and the next one. */
 static void count_costs(counter *b, const ms__segment *s, int variant) {
     ms__sums *groups = s->unit < 0 ? NULL : b->sums[s->unit][variant];
     bool forward = s->phase == MS_PHASE_FORWARD || s->phase == MS_PHASE_LOSS;

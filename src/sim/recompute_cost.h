@@ -1,4 +1,4 @@
-/* recompute_cost.h - what each unit of a step could keep, and what recomputing it takes: for frontiers, simulations and
+/* recompute_cost.h - what each unit of a step could keep, and what recomputing it costs: for frontiers, simulations and
  * plans.
  */
 #ifndef MS_SIM_RECOMPUTE_COST_H
@@ -9,7 +9,7 @@
 
 enum ms__group { MS__GROUP_ATTENTION, MS__GROUP_PRODUCT, MS__GROUP_REST, MS__N_GROUPS };
 
-/* What operations of a group take, and the bytes of their outputs. */
+/* The times of the operations of a group, and the bytes of their outputs. */
 typedef struct ms__sums {
     int64_t host_ns, busy_ns, output_bytes;
 } ms__sums;
@@ -21,15 +21,15 @@ typedef struct ms__recompute_cost {
     bool on_gpu;                  /* queueing and computing overlap */
 } ms__recompute_cost;
 
-/* The costs of all units, in one pass. Without a recomputed trace nothing is computed again. The rates were checked.
- * `*out` belongs to the arena. Errors: MS_E_NO_MEMORY. */
+/* The costs of all units, in one pass. Without a recomputed trace, nothing is recomputed. The rates must have been
+ * checked. `*out` belongs to the arena. Errors: MS_E_NO_MEMORY. */
 ms_status ms__recompute_costs_make(ms__arena *arena, const ms__step *step, const ms_rates *rates,
                                    ms__recompute_cost **out);
 
-/* The time of a recomputation that keeps these (enum ms_keep). */
+/* The time of a recomputation if these groups are kept (enum ms_keep). */
 int64_t ms__recompute_ns(const ms__recompute_cost *cost, uint32_t keeps);
 
-/* What it holds beyond what a whole recomputation does. */
+/* What it then holds beyond a full recomputation. */
 int64_t ms__recompute_held(const ms__recompute_cost *cost, uint32_t keeps);
 
 #endif

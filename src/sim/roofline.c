@@ -15,7 +15,7 @@ ms_status ms__rates_read(const ms_rates *theirs, ms_rates *r) {
         !is_rate(r->bf16_gflops, 0) || !is_rate(r->memory_mb_per_s, 1) || !is_rate(r->launch_ns, 0) ||
         !is_rate(r->dispatch_ns, 0) || !is_rate(r->to_device_mb_per_s, 0) || !is_rate(r->from_device_mb_per_s, 0) ||
         r->both_mb_per_s < 0 || r->both_mb_per_s > 2 * MAX_RATE)
-        return ms__fail(MS_E_INVALID, "a rate is out of range");
+        return ms__fail(MS_E_INVALID, "ms_rates: a rate is out of range");
     return MS_OK;
 }
 
@@ -29,7 +29,7 @@ ms_status ms__device_read(const ms_device *theirs, ms__device_copy *out) {
         return ms__fail(MS_E_INVALID, "ms_device: n_multiprocessors or usable_bytes is out of range");
     if (device->kind < 0 || device->kind >= MS_N_DEVICE_KINDS ||
         (device->kind == MS_DEVICE_HOST) != (device->rates->capability == 0))
-        return ms__fail(MS_E_INVALID, "ms_device: kind %lld does not fit capability %lld", (long long)device->kind,
+        return ms__fail(MS_E_INVALID, "ms_device: kind %lld does not match capability %lld", (long long)device->kind,
                         (long long)device->rates->capability);
     return MS_OK;
 }

@@ -1,7 +1,7 @@
-/* roofline.h - how long operations take on a device: what simulations and frontiers count with.
+/* roofline.h - how long operations take on a device, for simulations and frontiers.
  *
  * An operation takes as long as its arithmetic at the rate of its type, or its memory traffic, whichever is longer.
- * Times end at MS__MAX_NS.
+ * Times saturate at MS__MAX_NS.
  */
 #ifndef MS_SIM_ROOFLINE_H
 #define MS_SIM_ROOFLINE_H
@@ -10,7 +10,8 @@
 
 #define MS__MAX_NS (INT64_MAX / 8)
 
-/* A copy of a caller's rates, checked: times can be divided by them and added up. Errors: MS_E_INVALID, MS_E_VERSION.
+/* A copy of a caller's rates, checked: it is safe to divide by them and to add up times. Errors: MS_E_INVALID,
+ * MS_E_VERSION.
  */
 ms_status ms__rates_read(const ms_rates *theirs, ms_rates *out);
 
@@ -20,14 +21,15 @@ typedef struct ms__device_copy {
     ms_rates rates;
 } ms__device_copy;
 
-/* A device that steps can be simulated on: rates as above, a kind that fits them. Errors: MS_E_INVALID, MS_E_VERSION.
+/* A device that steps can be simulated on: rates as above, a kind that matches them. Errors: MS_E_INVALID,
+ * MS_E_VERSION.
  */
 ms_status ms__device_read(const ms_device *theirs, ms__device_copy *out);
 
-/* Both are times; so is the sum. */
+/* The sum of two times; it saturates. */
 int64_t ms__add_ns(int64_t ns, int64_t more_ns);
 
-/* For how long an operation keeps the device busy; 0 for views. The rates were checked. */
+/* How long an operation keeps the device busy; 0 for views. The rates must have been checked. */
 int64_t ms__op_busy_ns(const ms_rates *rates, const ms__step *step, const ms__step_cost *cost);
 
 #endif

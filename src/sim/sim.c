@@ -1,14 +1,14 @@
-/* sim.c - a training step under a plan: the memory it takes, where the peak is, and how long it takes.
+/* sim.c - simulates a training step under a plan: how much memory and time it takes, and where the peak is.
  *
- * The segments of a profile's step are played in order, each in the variant that its unit's action asks for (so a plan
- * that keeps everything, or nothing, plays what was traced), for a few steps: the first, which makes the optimizer's
- * state, and later ones, until the allocator has settled. On a GPU, blocks come from a model of torch's caching
- * allocator, or, where only sizes matter, are rounded as it rounds.
+ * The segments of a profile's step are played in order, each in the variant of its unit's action (so a plan that keeps
+ * everything, or recomputes everything, plays what was traced). There are a few steps: the first, which creates the
+ * optimizer's state, and later ones, until the allocator has settled. On a GPU, blocks come from a model of torch's
+ * caching allocator or, if only sizes matter, are rounded as it rounds them.
  *
  * Time: the host queues operations one after the other; the device starts each when it is queued and the one before is
  * done, and takes as long as its arithmetic or its memory traffic, whichever is longer.
  *
- * A step's sums fit in 60 bits (step.h) and the request is checked, so bytes need no checks here; times end at
+ * A step's sums fit in 60 bits (step.h) and the request is checked, so bytes need no checks here; times saturate at
  * MS__MAX_NS.
  */
 #include <stdlib.h>
@@ -49,7 +49,7 @@ typedef struct player {
     int64_t held_bytes;               /* what the parts add up to, rounded */
     int64_t allocated;                /* now */
     peak peak;                        /* of this segment; at the end, of the step */
-    bool has_variant[MS__N_VARIANTS]; /* is there a unit that runs so? */
+    bool has_variant[MS__N_VARIANTS]; /* does a unit run in this variant? */
     bool has_workspace[2];            /* of the calling thread, and of the engine's */
     clock now;
     int64_t n_ops;
@@ -95,7 +95,7 @@ static ms_status take_transient(player *p, int64_t n_bytes, int64_t segment) {
 
 static ms_status take_key(player *p, uint32_t key, int64_t segment) {
     uint32_t category = p->step->keys[key].category;
-    if (p->blocks[key] != NOT_THERE) /* a gradient that is kept: the new one is added to it */
+    if (p->blocks[key] != NOT_THERE) /* an existing gradient: the new one is added to it */
         return take_transient(p, ms__step_key_bytes(p->step, key), segment);
     return take(p, ms__step_key_bytes(p->step, key), category, segment, &p->blocks[key]);
 }
@@ -107,7 +107,7 @@ static ms_status give_key(player *p, uint32_t key) {
     return give(p, ms__step_key_bytes(p->step, key), p->step->keys[key].category, block);
 }
 
-/* cuBLAS takes a workspace for each thread that multiplies: 32 MiB on Hopper and later, else 8.1 MiB. */
+/* cuBLAS allocates a workspace for each thread that multiplies: 32 MiB on Hopper and later, else 8.1 MiB. */
 static ms_status take_workspace(player *p, const ms__segment *segment, int64_t index) {
     int64_t block, n_bytes = p->request->device->rates->capability >= 90 ? INT64_C(33554432) : INT64_C(8519680);
     int thread = segment->phase == MS_PHASE_BACKWARD && p->request->flags & MS_SIMULATE_ENGINE_THREAD;
@@ -134,7 +134,7 @@ static int64_t time_now(const player *p) { return ms__max(p->now.device_ns, p->n
 
 /* ---- Playing ---- */
 
-/* What is between units is as in the plain step, unless all units are recomputed. */
+/* Segments between units run as in the plain step, unless all units are recomputed. */
 static int variant_of(const player *p, int32_t unit) {
     if (unit < 0) return p->has_variant[MS__PLAIN] ? MS__PLAIN : MS__RECOMPUTED;
     return p->request->actions == NULL ? MS__PLAIN : ms__actions[p->request->actions[unit]].variant;
@@ -175,7 +175,7 @@ static ms_status play_events(player *p, int64_t index) {
     for (uint32_t i = 0; i < segment->n[variant] && status == MS_OK; i++)
         status = play_event(p, segment, index, &events[i]);
     for (int32_t l = p->first_released[index]; l >= 0 && status == MS_OK; l = p->next_released[l])
-        status = give_key(p, p->step->split_keys[l].key); /* where the other variant would have done it: at the end */
+        status = give_key(p, p->step->split_keys[l].key); /* released by the other variant: at the end of the segment */
     return status;
 }
 
@@ -193,7 +193,7 @@ static ms_status take_category(player *p, uint32_t category) {
     return status;
 }
 
-/* All segments as they are where they take no part. */
+/* Set all segments to what they are if they are not part of the step. */
 static void clear_segments(ms_simulation *sim, const ms__step *step) {
     for (int64_t i = 0; i < sim->n_segments; i++)
         sim->segments[i] =
@@ -215,13 +215,13 @@ static bool is_played(const player *p, const ms__segment *segment, int step) {
     return segment->phase != MS_PHASE_SETUP;
 }
 
-/* Forget the peak and start from what there is. */
+/* Start a new peak from the current bytes. */
 static void begin_peak(player *p, int64_t segment) {
     p->peak.bytes = -1;
     note_peak(p, segment);
 }
 
-/* One step. The peak within each segment is noted as well as that of the step. */
+/* One step. It records the peak of each segment and of the step. */
 static ms_status play_step(player *p, ms_simulation *sim, int step) {
     ms_status status = MS_OK;
     p->now = (clock){0};
@@ -242,14 +242,14 @@ static ms_status play_step(player *p, ms_simulation *sim, int step) {
         status = give_category(p, MS_CATEGORY_GRADIENT);
     if (status == MS_OK) status = give_category(p, MS_CATEGORY_ACTIVATION);
     if (status == MS_OK) status = give_category(p, MS_CATEGORY_TEMPORARY);
-    note_peak(p, highest.segment); /* what is left, which is less */
+    note_peak(p, highest.segment); /* the current bytes, which are lower */
     return status;
 }
 
 /* ---- Before and after ---- */
 
 /* The segment in which a split key is released under this plan: the last of those that hold it. A unit holds it in its
- * own variant; what is between units, or nobody at all, in each variant that the plan has. */
+ * own variant. If it is released between units, or never, every variant that the plan has holds it. */
 static int32_t segment_of(const player *p, const ms__split_key *split) {
     int32_t last = -1, latest = -1;
     for (int v = 0; v < MS__N_VARIANTS; v++) {
@@ -347,7 +347,8 @@ static ms_status play_all(player *p, ms_simulation *sim) {
 static ms_status check_actions(const ms_simulation_request *request, const ms__step *step) {
     if (request->actions == NULL) return MS_OK;
     if (request->n_actions != (int64_t)step->n_units)
-        return ms__fail(MS_E_MISMATCH, "%lld actions for %u units", (long long)request->n_actions, step->n_units);
+        return ms__fail(MS_E_MISMATCH, "ms_simulation_create: %lld actions for %u layers",
+                        (long long)request->n_actions, step->n_units);
     for (int64_t i = 0; i < request->n_actions; i++) {
         if (request->actions[i] < 0 || request->actions[i] >= MS_N_ACTIONS)
             return ms__fail(MS_E_INVALID, "ms_simulation_create: action %d is unknown", (int)request->actions[i]);
@@ -357,7 +358,7 @@ static ms_status check_actions(const ms_simulation_request *request, const ms__s
     return MS_OK;
 }
 
-/* A copy of the caller's request, whose device is a copy, too. */
+/* A copy of the caller's request and of its device. */
 static ms_status read_simulation(const ms_simulation_request *theirs, ms_simulation_request *request,
                                  ms__device_copy *device) {
     ms_status status = ms__struct_read(MS__STRUCT(ms_simulation_request), theirs, request);

@@ -1,4 +1,4 @@
-/* sim.h - simulations as the other files of the library see them: without checks and copies of the public interface. */
+/* sim.h - simulations for the other files of the library, without the checks and copies of the public interface. */
 #ifndef MS_SIM_SIM_H
 #define MS_SIM_SIM_H
 
@@ -15,17 +15,17 @@ struct ms_simulation {
     ((uint32_t)(MS_SIMULATE_ALLOCATOR | MS_SIMULATE_ENGINE_THREAD | MS_SIMULATE_FUSED | MS_SIMULATE_RESUMED |          \
                 MS_SIMULATE_KEEP_GRADIENTS))
 
-/* What all simulations of one step on one device share. Immutable once it is made. */
+/* What all simulations of one step on one device share. Immutable. */
 typedef struct ms__sim_basis {
     ms__order order;
     ms__recompute_cost *costs; /* by unit */
 } ms__sim_basis;
 
-/* What belongs to `out` belongs to the arena. The rates were checked. Errors: MS_E_NO_MEMORY. */
+/* Its arrays belong to the arena. The rates must have been checked. Errors: MS_E_NO_MEMORY. */
 ms_status ms__sim_basis_make(ms__arena *arena, const ms__step *step, const ms_rates *rates, ms__sim_basis *out);
 
-/* As ms_simulation_create, for a request that is known to be valid. `basis` may be NULL: it is made where it is needed.
- * `*out` is owned, ms_simulation_destroy. Errors: as there. */
+/* As ms_simulation_create, for a request that is known to be valid. `basis` may be NULL: then it is made if it is
+ * needed. `*out` is owned, ms_simulation_destroy. Errors: as there. */
 ms_status ms__simulate(const ms_simulation_request *request, const ms__sim_basis *basis, ms_simulation **out);
 
 /* Does the segment take part in a steady step? Setup and the first optimizer step do not. */

@@ -1,8 +1,8 @@
-/* sim_actions.c - a simulation of plain and recomputed units, changed into one of all that a plan can do (actions.h,
+/* sim_actions.c - turns a simulation of plain and recomputed units into one of any action and model option (actions.h,
  * model_options.h).
  *
- * The events of a step have two variants of a unit. What other actions hold, copy and compute, and what model options
- * change, is added to each segment of the step; then the peak is looked for again.
+ * The events of a step only have two variants of a unit. What other actions hold, copy and compute, and what model
+ * options change, is added to each segment of the step; then the peak is found again.
  */
 #include <string.h>
 
@@ -25,7 +25,7 @@ typedef struct unit_effects {
     ms__link link;
 } unit_effects;
 
-/* Is there anything that the traced variants do not show? */
+/* Does the request have anything that the traced variants do not show? */
 static bool is_needed(const ms_simulation_request *request) {
     if (request->model_options != 0) return true;
     for (int64_t i = 0; request->actions != NULL && i < request->n_actions; i++)
@@ -94,7 +94,8 @@ static void apply_units(unit_effects *o, ms_simulation_segment *segment, int32_t
     segment->end_bytes = ms__min(segment->end_bytes + own, segment->peak_bytes);
 }
 
-/* The times of model options: the optimizer step, gradients that leave after backward, and the head computed twice. */
+/* The times of model options: the optimizer step, gradients that leave after backward, and the tail, whose forward part
+ * is computed twice. */
 static void apply_model_times(const unit_effects *o, const ms__model_effect *model, ms_simulation *sim) {
     int64_t backward_ns = model->backward_ns, optimizer_ns = model->optimizer_ns;
     if (model->options & MS_MODEL_TILE_LOSS)

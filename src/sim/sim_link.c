@@ -6,8 +6,8 @@
 
 #define COPY_SLOTS 6 /* of the largest copy */
 #define MAX_SLOTS 12 /* of a backlog: two of the largest copies */
-#define DRAG 8       /* this part of a copy is not hidden: matrix products ran 15 % longer during copies both ways */
-#define MAX_SLOT_US (MS__MAX_NS / 1000 / 64) /* so that a backlog is a time, too */
+#define DRAG 8       /* one part in 8 of a copy is not hidden: products ran 15 % longer during copies both ways */
+#define MAX_SLOT_US (MS__MAX_NS / 1000 / 64) /* so that a backlog does not overflow as a time */
 
 bool ms__has_link(const ms_rates *rates) { return rates->to_device_mb_per_s > 0 && rates->from_device_mb_per_s > 0; }
 

@@ -163,7 +163,7 @@ def test_a_budget_that_cannot_be_met(quiet_config):
 def test_a_plan_of_another_model(quiet_config):
     other = memscale.wrap(zoo.make("encoder"), quiet_config)._memscale_executor.plan
     model = zoo.make("gpt2")
-    with pytest.raises(memscale.MemScaleError, match="the plan is for 4 units, the model has"):
+    with pytest.raises(memscale.MemScaleError, match="the plan is for 4 layers, the model has"):
         memscale.wrap(model, quiet_config, plan=other)
     assert not hasattr(model, "_memscale_executor")
     with pytest.raises(ValueError, match="plan is the text of a plan, not the path of a file"):

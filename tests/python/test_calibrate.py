@@ -377,7 +377,7 @@ def test_a_broken_file(instant, path, text, reason):
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
-        (record(memscale_rates=2), "memscale_rates of version 2"),
+        (record(memscale_rates=2), "memscale_rates has version 2"),
         (record(fp32_gflops=0), '"fp32_gflops" must be'),
         (record(fp32_gflops=float("nan")), ""),
         (record(colour=1), "colour"),

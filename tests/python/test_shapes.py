@@ -186,7 +186,7 @@ def test_frontiers(batches):
             sums = 4 * 4 * 4 * 32  # of four heads, padded to 32
             assert n_bytes[1] == hidden + sums + 16  # and where dropout's random numbers begin
             assert n_bytes[2] == (3 + 1 + 4 + 1) * hidden  # queries, keys and values, three projections
-    with pytest.raises(ValueError, match="no unit"):
+    with pytest.raises(ValueError, match="no layer"):
         profile.frontier(len(units), CPU)
     with pytest.raises(TypeError, match="Device"):
         profile.frontier(0, "{}")

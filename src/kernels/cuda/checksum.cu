@@ -1,8 +1,8 @@
 /* checksum.cu - the sum over mixed words of checksum_math.h on the device, added to *args.sum.
  *
  * Any grid of blocks whose size is a multiple of 32. Every byte is read once or twice, none outside of the range. Data
- * at a multiple of 16 bytes is read in pieces of 16; elsewhere a word is put together from the two aligned ones that it
- * lies in, and from single bytes at the ends.
+ * at a multiple of 16 bytes is read in pieces of 16; elsewhere a word is assembled from the two aligned ones that
+ * contain it, and from single bytes at the ends.
  */
 #include "../checksum_math.h"
 
@@ -12,7 +12,7 @@ MS__SHARED ms__u64 word_of_bytes(const unsigned char *data, ms__u64 n_bytes, ms_
     return word;
 }
 
-/* Where `data` lies `off` bytes behind a multiple of 8. */
+/* The word at `index`, where `data` is `off` bytes after a multiple of 8. */
 MS__SHARED ms__u64 word_at(const unsigned char *data, ms__u64 n_bytes, ms__u64 index, unsigned off) {
     ms__u64 first = 8 * index - off; /* of the aligned word in which it begins; before the range for index 0 */
     if (off == 0 && 8 * index + 8 <= n_bytes) return *(const ms__u64 *)(data + first);

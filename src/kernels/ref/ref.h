@@ -1,4 +1,4 @@
-/* ref.h - every kernel in plain C: the oracle that device code is held to. It reads like the formula. */
+/* ref.h - every kernel in plain C: the oracle that device code is compared with. It reads like the formula. */
 #ifndef MS_KERNELS_REF_H
 #define MS_KERNELS_REF_H
 
@@ -13,7 +13,7 @@
  * multiple of 8 bytes. */
 uint64_t ms__checksum_sum(const void *data, size_t n_bytes, uint64_t first_index);
 
-/* What the kernel does, on the same arguments with addresses of the host. */
+/* The same as the kernel, with host addresses in the arguments. */
 void ms__checksum_reference(const void *args);
 
 #endif

@@ -1,4 +1,4 @@
-/* checksum.c - the checksum in plain C: what the device's result must equal, and the host's own. */
+/* ref_checksum.c - the checksum in plain C: what the device's result must equal, and the host's own checksum. */
 #include <string.h>
 
 #include "ref.h"

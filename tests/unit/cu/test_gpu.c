@@ -217,7 +217,7 @@ TEST(nvrtc_is_the_first_that_fits_the_driver) {
     CHECK(part_of(gpu, MS_GPU_NVRTC).works == 0 && strstr(part_of(gpu, MS_GPU_NVRTC).text, "has no function") != NULL);
     ms_gpu_destroy(gpu);
     gpu = open_fake("");
-    CHECK(strstr(part_of(gpu, MS_GPU_NVRTC).text, "is of CUDA 13.0") != NULL);
+    CHECK(strstr(part_of(gpu, MS_GPU_NVRTC).text, "belongs to CUDA 13.0") != NULL);
     ms_gpu_destroy(gpu);
     options.nvrtc_paths = (const char *const[]){"/no/such/first.so", "/no/such/second.so", NULL};
     CHECK_STATUS(ms_gpu_create(&options, &gpu), MS_OK);

@@ -160,7 +160,7 @@ TEST(values_out_of_range) {
 
 TEST(versions) {
     check_refused(with("\"memscale_rates\": 1", "\"memscale_rates\": 2"), MS_E_VERSION);
-    CHECK(strstr(ms_error_message(), "memscale_rates of version 2") != NULL);
+    CHECK(strstr(ms_error_message(), "memscale_rates has version 2") != NULL);
     check_refused(with("\"memscale_rates\": 1", "\"memscale_rates\": 0"), MS_E_PARSE);
     check_refused("{\"memscale_rates\": 2, \"fields of the future\": []}", MS_E_VERSION);
     check_refused("{\"memscale_hw\": 1}", MS_E_PARSE);

@@ -230,16 +230,16 @@ TEST(steps_that_differ) {
         oddity odd;
         const char *where;
     } cases[] = {
-        {EXTRA_OP, "layer \"product\", forward, allocation 2: something else happens"},
-        {OTHER_OP, "layer \"product\", forward, operation 1: another operation"},
-        {OTHER_TYPE, "layer \"product\", forward, operation 1: another operation"},
-        {EARLY_RELEASE, "layer \"product\", forward, release 0: another tensor"},
-        {OTHER_UNIT, "layer \"product\", forward: not as much happens"},
-        {OTHER_CATEGORY, "layer \"product\", forward, allocation 2: it is for something else"},
-        {OTHER_RULE, "backward, memory of a kernel 0: another kernel"},
+        {EXTRA_OP, "layer \"product\", forward, allocation 2: the events differ"},
+        {OTHER_OP, "layer \"product\", forward, operation 1: the operations differ"},
+        {OTHER_TYPE, "layer \"product\", forward, operation 1: the operations differ"},
+        {EARLY_RELEASE, "layer \"product\", forward, release 0: the tensors differ"},
+        {OTHER_UNIT, "layer \"product\", forward: the numbers of events differ"},
+        {OTHER_CATEGORY, "layer \"product\", forward, allocation 2: the categories differ"},
+        {OTHER_RULE, "backward, memory of a kernel 0: the kernels differ"},
         {OTHER_NAME, "product: a layer differs"},
         {OTHER_SIZE, "product: a layer differs"},
-        {ONE_UNIT, "layers: not as many"},
+        {ONE_UNIT, "layers: their number differs"},
         {NO_RECOMPUTED, "layers: only one has a recomputed trace"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)

@@ -396,36 +396,36 @@ TEST(wrong_names) {
     check_refused(with("[2,[2,0,0,4]]", "[2,[3,0,0,4]]"), MS_E_PARSE, "unknown scratch");
     check_refused(with("[2,[2,0,0,4]]", "[2,[2,0,0,10]]"), MS_E_PARSE, "unknown kind");
     check_refused(with("[2,[2,0,0,4]]", "[2,[2,0,0,-1]]"), MS_E_PARSE, "unknown kind");
-    check_refused(with("[0,0,0,0,0,1]", "[0,0,0,0,0,1,1,1]"), MS_E_PARSE, "names a key that is not there");
-    check_refused(with("[0,0,0,0,0,1]", "[0,0,0,0,0,1,1,-3]"), MS_E_PARSE, "names a key that is not there");
-    check_refused(with("[0,0,0,0,0,1]", "[0,0,0,0,0,1,4,0]"), MS_E_PARSE, "allocates what is there");
-    check_refused(with("[0,0,0,0,0,1]", "[0,0,0,0,0,1,1,0,1,0]"), MS_E_PARSE, "releases what is not there");
-    check_refused(with("5,1,1,1]]", "5,2,1,1]]"), MS_E_PARSE, "unit that is not there");
-    check_refused(with("5,1,1,1]]", "5,-1,1,1]]"), MS_E_PARSE, "unit that is not there");
-    check_refused(with("5,1,1,1]]", "5,1,1,-1]]"), MS_E_PARSE, "names a key that is not there");
-    check_refused(with("5,1,1,1]]", "5,1,1,2]]"), MS_E_PARSE, "names a key that is not there"); /* not yet */
-    check_refused(with("5,1,1,1]]", "5,1,1,0]]"), MS_E_PARSE, "releases what is not there");    /* no longer */
+    check_refused(with("[0,0,0,0,0,1]", "[0,0,0,0,0,1,1,1]"), MS_E_PARSE, "names an unknown key");
+    check_refused(with("[0,0,0,0,0,1]", "[0,0,0,0,0,1,1,-3]"), MS_E_PARSE, "names an unknown key");
+    check_refused(with("[0,0,0,0,0,1]", "[0,0,0,0,0,1,4,0]"), MS_E_PARSE, "already allocated");
+    check_refused(with("[0,0,0,0,0,1]", "[0,0,0,0,0,1,1,0,1,0]"), MS_E_PARSE, "key that is not allocated");
+    check_refused(with("5,1,1,1]]", "5,2,1,1]]"), MS_E_PARSE, "unknown layer");
+    check_refused(with("5,1,1,1]]", "5,-1,1,1]]"), MS_E_PARSE, "unknown layer");
+    check_refused(with("5,1,1,1]]", "5,1,1,-1]]"), MS_E_PARSE, "names an unknown key");
+    check_refused(with("5,1,1,1]]", "5,1,1,2]]"), MS_E_PARSE, "names an unknown key"); /* not yet */
+    check_refused(with("5,1,1,1]]", "5,1,1,0]]"), MS_E_PARSE, "key that is not allocated");    /* no longer */
     check_refused(with("5,1,1,1]]", "5,1]]"), MS_E_PARSE, "does nothing to it");
     check_refused(with("5,1,1,1]]", "5,1,2,0]]"), MS_E_PARSE, "does nothing to it");
     check_refused(with("5,1,1,1]]", "5,1,5,1,1,1]]"), MS_E_PARSE, "does nothing to it");
-    check_refused(with("5,1,1,5,1,-2]", "5,2,1,5,1,-2]"), MS_E_PARSE, "unit that is not there"); /* of the last unit */
-    check_refused(with("5,-1,1,1],[", "5,-2,1,1],["), MS_E_PARSE, "unit that is not there");     /* of the first one */
-    check_refused(with("[2,0,4,1,4,1]", "[2,0,4,1,4,1,4,0]"), MS_E_PARSE, "allocates what is there");
-    check_refused(with("[2,0,4,1,4,1]", "[2,0,4,1]"), MS_E_PARSE, "releases what is not there"); /* later */
+    check_refused(with("5,1,1,5,1,-2]", "5,2,1,5,1,-2]"), MS_E_PARSE, "unknown layer"); /* of the last unit */
+    check_refused(with("5,-1,1,1],[", "5,-2,1,1],["), MS_E_PARSE, "unknown layer");     /* of the first one */
+    check_refused(with("[2,0,4,1,4,1]", "[2,0,4,1,4,1,4,0]"), MS_E_PARSE, "already allocated");
+    check_refused(with("[2,0,4,1,4,1]", "[2,0,4,1]"), MS_E_PARSE, "key that is not allocated"); /* later */
 }
 
 TEST(wrong_order) {
     check_refused(with("\"units\": [0,1]", "\"units\": [0,2]"), MS_E_PARSE, "\"units\"");
-    check_refused(with("\"units\": [0,1]", "\"units\": [0]"), MS_E_PARSE, "1 units, the profile 2");
-    check_refused(with("\"units\": [0,1]", "\"units\": [0,1,1]"), MS_E_PARSE, "3 units, the profile 2");
-    check_refused(with("\"units\": [0,1]", "\"units\": [1,1]"), MS_E_PARSE, "class 0 of the step has no unit");
+    check_refused(with("\"units\": [0,1]", "\"units\": [0]"), MS_E_PARSE, "1 layers, the profile has 2");
+    check_refused(with("\"units\": [0,1]", "\"units\": [0,1,1]"), MS_E_PARSE, "3 layers, the profile has 2");
+    check_refused(with("\"units\": [0,1]", "\"units\": [1,1]"), MS_E_PARSE, "no layer of the step has class 0");
     check_refused(with("[-1,0,1,-1", "[-1,0,2,-1"), MS_E_PARSE, "\"order\"");
     check_refused(with("[-1,0,1,-1", "[-2,0,1,-1"), MS_E_PARSE, "\"order\"");
     check_refused(with("[-1,0,1,-1", "[-1,1,1,-1"), MS_E_PARSE, "\"order\"");
-    check_refused(with("1,0,-1,-1]", "1,0,-1]"), MS_E_PARSE, "unit -1 has too few segments");
-    check_refused(with("1,0,-1,-1]", "1,-1,-1]"), MS_E_PARSE, "unit 0 has too few segments");
-    check_refused(with("1,0,-1,-1]", "1,0,-1,-1,-1]"), MS_E_PARSE, "unit -1 has too many segments");
-    check_refused(with("1,0,-1,-1]", "1,0,-1,-1,0]"), MS_E_PARSE, "unit 0 has too many segments");
+    check_refused(with("1,0,-1,-1]", "1,0,-1]"), MS_E_PARSE, "layer -1 has too few segments");
+    check_refused(with("1,0,-1,-1]", "1,-1,-1]"), MS_E_PARSE, "layer 0 has too few segments");
+    check_refused(with("1,0,-1,-1]", "1,0,-1,-1,-1]"), MS_E_PARSE, "layer -1 has too many segments");
+    check_refused(with("1,0,-1,-1]", "1,0,-1,-1,0]"), MS_E_PARSE, "layer 0 has too many segments");
     check_refused(with("[4,[2,0,0,8", "[2,[2,0,0,8"), MS_E_PARSE, "earlier phase");
     check_refused("{\"memscale_profile\": 3, \"resident_bytes\": 0, \"outside_bytes\": 0, \"units\": [], \"step\": 7}",
                   MS_E_PARSE, "object");
