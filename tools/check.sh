@@ -62,7 +62,7 @@ mkdir -p build
 step "order of includes" python python tools/check_includes.py
 step "order of imports" python python tools/check_imports.py
 step "one place for names and figures" python python tools/check_vocabulary.py
-step "silence and documentation of the core" python python tools/check_source.py
+step "silence, documentation and words of the core" python python tools/check_source.py
 step "public header as C and C++" c++ header_alone
 step "exported symbols and libraries" nm exports
 step "boundary between Python and C" python boundary
