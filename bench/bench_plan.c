@@ -2,8 +2,8 @@
  *
  *   bench_plan     built with the C tests (build/tests/bench_plan)
  *
- * The bars, in one thread and with every action allowed: 96 equal units within 5 ms, 200 different ones within 100 ms,
- * 1,000 within 2 s; at most 64 MB. Times are medians of CPU time. Each case has a process of its own, whose peak of
+ * The limits, in one thread and with every action allowed: 96 equal units within 5 ms, 200 different ones within 100
+ * ms, 1,000 within 2 s; at most 64 MB. Times are medians of CPU time. Each case runs in its own process, whose peak of
  * resident memory is printed.
  */
 #define _GNU_SOURCE
@@ -26,8 +26,8 @@
 typedef struct way {
     const char *name;
     uint32_t actions;
-    uint32_t model_options; /* of the model: only whole requests know them */
-    bool limited;           /* host memory is */
+    uint32_t model_options; /* used by whole requests only */
+    bool limited;           /* host memory is limited */
 } way;
 
 enum {
@@ -74,7 +74,7 @@ static double median(double *times) {
 
 static uint64_t state = 88172645463325252U;
 
-/* From `least` to twice as much; `least` where all are equal. */
+/* From `least` to twice as much; `least` if all are equal. */
 static int64_t around(int64_t least, bool different) {
     state ^= state << 13;
     state ^= state >> 7;
@@ -82,7 +82,7 @@ static int64_t around(int64_t least, bool different) {
     return different ? least + (int64_t)(state % (uint64_t)least) : least;
 }
 
-/* A block of a language model, as profiles give it. */
+/* A block of a language model, as in real profiles. */
 static void make_unit(ms__chain_unit *unit, const ms__link *link, bool different) {
     int64_t saved = around(300 * MB, different), result = around(16 * MB, different), ns = around(2000000, different);
     int64_t whole = 2000 * MB + saved, products = saved / 2, attention = saved / 20;
@@ -136,7 +136,7 @@ static void make_chain(ms__chain *chain, int32_t n, bool different, const way *w
 
 /* ---- The search ---- */
 
-/* The fastest within half of what everything kept takes. */
+/* The fastest plan within half of the peak when everything is kept. */
 static void search_fastest(const ms__chain *chain) {
     uint8_t choices[MAX_UNITS] = {0};
     ms__arena arena = {0};
@@ -149,7 +149,7 @@ static void search_fastest(const ms__chain *chain) {
     ms__arena_free(&arena);
 }
 
-/* The leanest with a step that takes 15 % longer. */
+/* The leanest plan whose step takes at most 15 % longer. */
 static void search_leanest(const ms__chain *chain) {
     uint8_t choices[MAX_UNITS];
     ms__arena arena = {0};

@@ -1,9 +1,9 @@
-/* simulate.c - how long simulations take: 1,000 of them, each under another plan, with and without the allocator.
+/* bench_simulate.c - how long simulations take: 1,000 of them, each with another plan, with and without the allocator.
  *
- *   simulate [PROFILE.json]     built with the C tests (build/c/tests/bench_simulate), or by hand:
- *   cc -O2 -Iinclude bench/simulate.c build/c/libmemscale.a -lm -ldl -pthread -o simulate
+ *   bench_simulate [PROFILE.json]     built with the C tests (build/tests/bench_simulate), or by hand:
+ *   cc -O2 -Iinclude bench/bench_simulate.c build/libmemscale.a -lm -ldl -pthread -o bench_simulate
  *
- * Without a file it is a model of 50 units that does about what 50 blocks of GPT-2 do. The bar: 1,000 simulations of 50
+ * Without a file, the model has 50 units that do about what 50 blocks of GPT-2 do. The limit: 1,000 simulations of 50
  * units without the allocator within a second.
  */
 #define _POSIX_C_SOURCE 200809L
@@ -46,7 +46,7 @@ static int64_t take(recorder *r, int64_t category, int64_t n_bytes) {
     return r->n_storages++;
 }
 
-/* Operations that make a tensor every other time; every third of these is kept for backward, the rest dies at once. */
+/* Every other operation allocates a tensor; every third of these is kept for backward, the others are freed at once. */
 static void run(recorder *r, int n_ops, int64_t *saved) {
     for (int i = 0, n_saved = 0; i < n_ops; i++) {
         say(r, MS_TRACE_OP, i % 4, 0);

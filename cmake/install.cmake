@@ -1,5 +1,5 @@
-# cmake --install: the library, its headers, a pkg-config file and a CMake package. Nothing here knows the prefix, so the
-# installed tree may be moved. The Python extension is no part of it; a wheel has nothing of it.
+# cmake --install: the library, its headers, a pkg-config file and a CMake package. The prefix is written nowhere, so the
+# installed tree may be moved. The Python extension is not installed, and a wheel does not use this file.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/memscale)
@@ -19,7 +19,7 @@ write_basic_package_version_file(${CMAKE_CURRENT_BINARY_DIR}/memscaleConfigVersi
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/memscaleConfig.cmake ${CMAKE_CURRENT_BINARY_DIR}/memscaleConfigVersion.cmake
   DESTINATION ${package_dir})
 
-# The way from the folder of memscale.pc to the others: libdir may have any depth, or stand outside of the prefix.
+# Relative paths from the folder of memscale.pc: libdir may have any depth, or be outside of the prefix.
 set(pc_dir ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig)
 file(RELATIVE_PATH pc_prefix ${pc_dir} ${CMAKE_INSTALL_PREFIX})
 file(RELATIVE_PATH pc_includedir ${pc_dir} ${CMAKE_INSTALL_FULL_INCLUDEDIR})

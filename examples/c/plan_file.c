@@ -102,7 +102,7 @@ static int parse_option(int letter, options *out) {
         out->wants_help = true;
         return FITS;
     default:
-        return USAGE; /* getopt_long has said why */
+        return USAGE; /* getopt_long has printed the reason */
     }
 }
 

@@ -472,7 +472,7 @@ typedef struct ms_action_info {
     uint64_t struct_bytes;
     const char *name;
     const char *identifier;
-    const char *sentence; /* %s stands for how many layers, or which: "%s recomputed" */
+    const char *sentence; /* %s is the number of layers, or a name: "%s recomputed" */
     const char *letter;   /* one character, for tables with a column for each unit */
     uint32_t techniques;  /* enum ms_technique */
     uint32_t keeps;       /* enum ms_keep: of a recomputed unit, the outputs that stay */

@@ -1,4 +1,4 @@
-/* caller.h - checks for programs that stand for somebody else's: no header of the library, no runner. */
+/* caller.h - checks for programs that represent other people's: no header of the library, no test runner. */
 #ifndef TESTS_ABI_CALLER_H
 #define TESTS_ABI_CALLER_H
 

@@ -1,13 +1,13 @@
-/* newer_caller.c - a program that was compiled against a later memscale.h, with a library that is older than it.
+/* newer_caller.c - a program that was compiled with a later memscale.h than its library.
  *
- * In that header every structure has a field more, added_later. A library that does not know it takes it as long as it
- * is 0, and sets it to 0 where it writes; it refuses a value that it cannot heed.
+ * In that header every structure has one more field, added_later. A library that does not know the field accepts 0 in
+ * it and writes 0 to it; it refuses any other value.
  */
 #include <memscale/memscale.h>
 
 #include "caller.h"
 
-/* As it may be before a call: what is not set yet is anything. */
+/* A structure as it may be before a call: fields that are not set contain anything. */
 #define DIRTY(type, name)                                                                                              \
     type name;                                                                                                         \
     memset(&name, 0xA5, sizeof name);                                                                                  \
@@ -15,7 +15,7 @@
 
 #define CHECK_WRITTEN(name) CHECK((name).struct_bytes == sizeof(name) && is_clear((name).added_later))
 
-/* A call that takes `name` works, does not while the field is set, and works again. */
+/* A call that reads `name` works, fails while the field is set, and works again. */
 #define CHECK_READ(name, call)                                                                                         \
     do {                                                                                                               \
         CHECK((call) == MS_OK);                                                                                        \
@@ -92,7 +92,7 @@ static void use_plan(const ms_profile *profile, ms_rates *rates, ms_device *devi
     ms_plan_request request = {
         .struct_bytes = sizeof request, .profile = profile, .device = device, .budget_bytes = 1000000000};
     CHECK_READ(request, make_plan(&request));
-    CHECK_READ(*device, make_plan(&request)); /* what a request points to, too */
+    CHECK_READ(*device, make_plan(&request)); /* also what a request points to */
     CHECK_READ(*rates, make_plan(&request));
     CHECK(ms_plan_create(&request, &plan) == MS_OK);
     CHECK(ms_plan_get_summary(plan, &summary) == MS_OK && summary.n_units == 3);

@@ -1,7 +1,7 @@
-/* old_caller.c - a program that was compiled against memscale.h of 0.1: the declarations that it uses, as they were.
+/* old_caller.c - a program that was compiled with memscale.h of 0.1: the declarations that it uses, as they were then.
  *
- * They are never brought up to date: this program must run with every later library of the same major version. Every
- * structure is followed by bytes that the library must leave alone.
+ * They are never updated: this program must run with every later library of the same major version. Every structure is
+ * followed by bytes that the library must not change.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -229,7 +229,7 @@ ms_status ms_plan_check_units(const ms_plan *plan, const ms_unit *units, int64_t
 
 #include "caller.h"
 
-/* A structure, and what comes after it in the caller's memory. */
+/* A structure, and the bytes after it in the caller's memory. */
 enum { N_GUARD = 64, GUARD = 0xA5 };
 
 #define GUARDED(type, name)                                                                                            \
@@ -244,7 +244,7 @@ static void check_guard(const unsigned char *after) {
     for (int i = 0; i < N_GUARD; i++) CHECK(after[i] == GUARD);
 }
 
-/* It is as it was before, but for what the library wrote inside. */
+/* The bytes after it are unchanged. */
 #define CHECK_GUARD(name)                                                                                              \
     do {                                                                                                               \
         check_guard((name).after);                                                                                     \

@@ -1,15 +1,15 @@
 /* fake.h - a GPU's software without a GPU: libcuda, NVML and NVRTC for tests.
  *
- * Three libraries with the real names, over one that keeps their common state (this header). Device memory is host
- * memory; streams are done before a call returns; a launch runs the project's own device code, compiled for the host
- * (kernels.c). Everything is counted, checked against misuse (a call without a current context, a copy outside of an
- * allocation), and any call can be made to fail. Calls that release something do so even when they are made to fail,
- * as the driver's do. All of it may be used from several threads.
+ * Three libraries with the real names use a fourth one that has their common state (this header). Device memory is host
+ * memory; streams are finished before a call returns; a launch runs the project's own device code, compiled for the
+ * host (fake_kernels.c). Everything is counted, checked against misuse (a call without a current context, a copy
+ * outside of an allocation), and any call can be made to fail. Calls that release something do so even when they are
+ * made to fail, as the driver's do. Everything may be used from several threads.
  *
- * For other processes the same by environment: FAKE_CUDA_DEVICES, FAKE_CUDA_CAPABILITY, FAKE_CUDA_DRIVER,
+ * Other processes are controlled by environment variables: FAKE_CUDA_DEVICES, FAKE_CUDA_CAPABILITY, FAKE_CUDA_DRIVER,
  * FAKE_CUDA_MIG, FAKE_CUDA_TOTAL, FAKE_CUDA_OTHERS, FAKE_CUDA_HIDE_PID, FAKE_CUDA_ACTIVE, FAKE_NVRTC_VERSION,
- * FAKE_NVRTC_LOG, and FAKE_CUDA_FAIL="cuMemAlloc_v2=2@1,nvmlInit_v2=9" (code, and which call from now on; without @
- * every one).
+ * FAKE_NVRTC_LOG, and FAKE_CUDA_FAIL="cuMemAlloc_v2=2@1,nvmlInit_v2=9" (the code, and which call fails; without @ every
+ * one).
  */
 #ifndef TESTS_FAKE_H
 #define TESTS_FAKE_H
@@ -20,13 +20,13 @@
 #define FAKE_MAX_DEVICES 32
 
 typedef struct fake_settings {
-    int n_devices; /* physical; CUDA_VISIBLE_DEVICES, a list of numbers, chooses among them */
+    int n_devices; /* physical; CUDA_VISIBLE_DEVICES, a list of numbers, selects some of them */
     int driver_version, nvrtc_version;
     int capability[FAKE_MAX_DEVICES];
     int nvrtc_first, nvrtc_last; /* the architectures that NVRTC knows, of a fixed list */
     int is_mig;                  /* every device is a slice */
     int hide_pid;                /* NVML lists this process under another number, as in a container */
-    int is_active;               /* somebody else in this process holds every primary context */
+    int is_active;               /* other code in this process holds every primary context */
     uint64_t total_bytes, others_bytes;
     const char *name;
     const char *compile_log; /* not NULL: compilations fail with it */
@@ -35,23 +35,23 @@ typedef struct fake_settings {
 /* What the libraries answer; change it before they are used. */
 fake_settings *fake_settings_now(void);
 
-/* Let the nth call from now on fail with a code (1: the next; 0: all). Several rules add up. */
+/* Make the nth call from now on fail with a code (1: the next; 0: all). Rules are added to earlier ones. */
 void fake_fail(const char *call, int code, int nth);
 void fake_fail_nothing(void);
 
-/* How often was it called; NULL: all calls of all three libraries together. */
+/* How often the function was called; NULL: all calls of all three libraries. */
 int64_t fake_calls(const char *call);
 
 enum fake_kind { FAKE_MEMORY, FAKE_PINNED, FAKE_STREAM, FAKE_EVENT, FAKE_MODULE, FAKE_PROGRAM, FAKE_N_KINDS };
 
-/* What was made and not given back. */
+/* Objects that were created and not released. */
 int64_t fake_live(enum fake_kind kind);
-int64_t fake_lost(void);              /* what went with its context, since nobody gave it back before */
+int64_t fake_lost(void);              /* objects that were destroyed with their context, because nobody released them */
 int64_t fake_retained(void);          /* of primary contexts, on all devices */
 int64_t fake_nvml_users(void);        /* nvmlInit without nvmlShutdown */
-const void *fake_current(int *depth); /* the calling thread's current context, and how many lie below and with it */
+const void *fake_current(int *depth); /* the calling thread's current context, and the depth of its stack */
 
-/* For tests: memory on a device, and a context of this thread's own to be found again. */
+/* For tests: memory on a device, and a context that this thread must find again. */
 void *fake_alloc(int device, size_t n_bytes);
 void fake_free(void *memory);
 void fake_push(int device);
@@ -72,11 +72,11 @@ struct fake_object {
     char *log;       /* of a program, owned */
 };
 
-/* Lock the state and count the call; the code that it is to fail with, or 0. Each is followed by one fake_end. */
+/* Lock the state and count the call. Returns the code that the call must fail with, or 0. One fake_end must follow. */
 int fake_begin(const char *call);
 int fake_end(int code);
 
-/* All of these with the state locked. */
+/* The state must be locked for all of these. */
 fake_object *fake_make(enum fake_kind kind, int device, size_t n_bytes);
 int fake_drop(enum fake_kind kind, const void *handle); /* 0, or 400: no such object */
 fake_object *fake_find(enum fake_kind kind, const void *handle);

@@ -1,7 +1,7 @@
-/* kernels.c - the project's device code, compiled by the C compiler, and the loop over a grid.
+/* fake_kernels.c - the project's device code, compiled by the C compiler, and the loop over a grid.
  *
- * So the very text that runs on a GPU runs under the host's sanitizers. A new kernel is one include and one line. Built
- * without strict aliasing, which device code does not know.
+ * So the same text that runs on a GPU runs under the host's sanitizers. A new kernel is one include and one line. It is
+ * built without strict aliasing, which device code does not follow.
  */
 #include "fake.h"
 

@@ -1,6 +1,6 @@
-/* state.c - the common state of the fake libraries: settings, failures to come, live objects, contexts.
+/* fake_state.c - the common state of the fake libraries: settings, planned failures, live objects, contexts.
  *
- * One mutex guards all of it; thread-local is only the stack of current contexts.
+ * One mutex protects all of it; only the stack of current contexts is thread-local.
  */
 #define _POSIX_C_SOURCE 200809L
 #include "fake.h"
@@ -210,7 +210,7 @@ int fake_visible(int index) {
     for (; *list != '\0'; index--) {
         char *end = NULL;
         long device = strtol(list, &end, 10);
-        if (end == list || device < 0 || device >= settings.n_devices) return -1; /* the rest does not count */
+        if (end == list || device < 0 || device >= settings.n_devices) return -1; /* the rest is ignored */
         if (index == 0) return (int)device;
         list = *end == ',' ? end + 1 : end;
     }
@@ -227,7 +227,7 @@ void *fake_context(int device) { return &contexts[device]; }
 
 int fake_context_active(int device) { return contexts[device] > 0 || settings.is_active; }
 
-/* A context that nobody holds any more takes everything in it along. */
+/* When the last owner releases a context, everything in it is destroyed. */
 static void lose_all(int device) {
     for (fake_object *at = objects, *next; at != NULL; at = next) {
         next = at->next;

@@ -1,4 +1,4 @@
-/* libcuda.c - the fake driver: every function of the driver's table, over fake.h. */
+/* libcuda.c - the fake driver: every function of the driver's table, on top of fake.h. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -185,7 +185,7 @@ int cuMemAlloc_v2(ms__cu_address *address, size_t n_bytes) {
     return fake_end(made == NULL ? NO_MEMORY : 0);
 }
 
-/* Calls that give something back do so in any case. */
+/* Calls that release something do so in any case. */
 static int drop(const char *call, enum fake_kind kind, const void *handle) {
     int injected = fake_begin(call);
     if (fake_device_now() < 0) return fake_end(NO_CONTEXT);
@@ -280,13 +280,13 @@ int cuEventElapsedTime(float *milliseconds, ms__cu_event start, ms__cu_event end
     return fake_end(0);
 }
 
-/* The number behind a word of the image; -1: it is not there. */
+/* The number after a word of the image; -1 if the word is missing. */
 static int number_behind(const char *image, const char *word) {
     const char *at = strstr(image, word);
     return at == NULL ? -1 : (int)strtol(at + strlen(word), NULL, 10);
 }
 
-/* The first entry point of an image that begins behind a word. */
+/* The entry point after a word of the image; -1 if there is none. */
 static int kernel_behind(const char *image, const char *word) {
     char entry[128];
     const char *at = strstr(image, word);
@@ -349,6 +349,6 @@ int cuLaunchKernel(ms__cu_function function, unsigned grid_x, unsigned grid_y, u
     int code = check_launch(module, arguments, extra), kernel = module == NULL ? -1 : module->kernel;
     (void)fake_end(0);
     if (code == 0)
-        fake_kernel_run(kernel, grid_x, block_x, extra[1]); /* not under the lock: threads run side by side */
+        fake_kernel_run(kernel, grid_x, block_x, extra[1]); /* without the lock, so that threads run in parallel */
     return code;
 }

@@ -13,7 +13,7 @@ MS__NVML_SYMBOLS(FAKE_DECLARE)
 
 enum { INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, TOO_SMALL = 7, UNINITIALIZED = 1 };
 
-/* Driver and firmware keep some of the memory for themselves; it is no one's. */
+/* The driver and the firmware reserve some memory; it belongs to no process. */
 #define RESERVED_BYTES ((uint64_t)512 << 20)
 
 /* A handle is the address of one of these: whole devices, then slices. */
@@ -26,7 +26,7 @@ static char handles[2 * FAKE_MAX_DEVICES];
         if (n_users == 0) return fake_end(UNINITIALIZED);                                                              \
     } while (0)
 
-static int n_users; /* guarded by the state's lock */
+static int n_users; /* protected by the state's lock */
 
 int nvmlInit_v2(void) {
     int injected = fake_begin("nvmlInit_v2");
@@ -110,7 +110,7 @@ int nvmlDeviceGetMemoryInfo_v2(ms__nvml_device device, ms__nvml_memory_v2 *memor
     return fake_end(0);
 }
 
-/* This process, where it has a context, and one other, where others use memory. */
+/* This process, if it has a context, and one other, if others use memory. */
 static int list_processes(ms__nvml_device device, unsigned *n, ms__nvml_process *processes) {
     const fake_settings *settings = fake_settings_now();
     int index = index_of(device) % FAKE_MAX_DEVICES;

@@ -1,7 +1,6 @@
 /* libnvrtc.c - the fake compiler: its code is a record of what it was given, which the fake driver can load.
  *
- * It reads no C++. What it checks is what MemScale must get right: a known architecture, no include that it would have
- * to find, an entry point.
+ * It reads no C++. It only checks what MemScale must get right: a known architecture, no includes, an entry point.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -36,7 +35,7 @@ int nvrtcVersion(int *major, int *minor) {
     return fake_end(0);
 }
 
-/* Those that this version knows; returns how many. */
+/* The architectures that this version knows; returns how many. */
 static int list_architectures(int *out) {
     int n = 0;
     for (size_t i = 0; i < sizeof architectures / sizeof *architectures; i++) {

@@ -1,4 +1,4 @@
-/* libshort.c - a library with the first functions of each table alone, as a very old one would have. */
+/* libshort.c - a library with only the first function of each table, like a very old one. */
 int cuInit(unsigned flags);
 int nvmlInit_v2(void);
 int nvrtcVersion(int *major, int *minor);

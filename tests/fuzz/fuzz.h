@@ -1,4 +1,4 @@
-/* fuzz.h - what a fuzz target gives, to libFuzzer or to the stand-alone driver (driver.c).
+/* fuzz.h - what a fuzz target provides, to libFuzzer or to the stand-alone driver (fuzz_driver.c).
  *
  * A target is one function and one list of words. It keeps nothing from one input to the next, so that an input which
  * fails fails again by itself.
@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Run one input; what must hold and does not, aborts. */
+/* Run one input; a condition that does not hold aborts. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 
 /* Words of the format for the driver's mutations; ends in NULL. */

@@ -1,8 +1,8 @@
-/* driver.c - a stand-alone main for the fuzz targets, for compilers without libFuzzer.
+/* fuzz_driver.c - a stand-alone main for the fuzz targets, for compilers without libFuzzer.
  *
  * Usage: fuzz_X [--seconds N] [--seed S] FILE_OR_FOLDER...
- * Replays every file in a process of its own, then, with --seconds, mutates them for that long: flipped bits, inserted,
- * removed and repeated bytes, pieces of other files, words of the target's dictionary. The input at work lies in memory
+ * Replays every file in its own process, then, with --seconds, mutates them for that long: flipped bits, inserted,
+ * removed and repeated bytes, pieces of other files, words of the target's dictionary. The current input is in memory
  * shared with the parent, which writes it to a file "crash-SEED" when the child dies.
  */
 #define _DEFAULT_SOURCE
@@ -98,7 +98,7 @@ static void put_word(input *in, size_t at) {
     insert(in, at, word, strlen(word));
 }
 
-/* A number in its place becomes another one: texts of numbers are what most inputs are made of. */
+/* Replace a number by another one: most inputs consist of numbers as text. */
 static void change_number(input *in, size_t at) {
     static const char *const numbers[] = {"0", "1", "-1", "512", "65536", "1000000", "1152921504606846975", "1e3"};
     while (at < in->n && (in->bytes[at] < '0' || in->bytes[at] > '9')) at++;

@@ -1,7 +1,7 @@
-/* fuzz_host.c - any bytes as the files of a machine: whatever they hold, the record of the host is sane or refused.
+/* fuzz_host.c - any bytes as the files of a machine: whatever they contain, the record of the host is valid or refused.
  *
  * An input is the contents of the files below, in this order, with a line "%" between them. A file without contents is
- * absent; its folder is there.
+ * absent; its folder exists.
  */
 #define _POSIX_C_SOURCE 200809L
 #include "fuzz.h"

@@ -1,7 +1,7 @@
 /* fuzz_hw.c - any bytes as a hardware record.
  *
- * One that reads holds what memscale.h promises and survives its own text. One that does not leaves the caller's record
- * untouched.
+ * A record that can be read has what memscale.h promises and survives a round trip. One that cannot leaves the caller's
+ * record unchanged.
  */
 #include "fuzz.h"
 

@@ -1,5 +1,5 @@
-/* fuzz_json.c - any bytes into the JSON reader. What it reads, the writer writes, and that text stays as it is when it
- * is read and written again. What it refuses has an offset inside the text.
+/* fuzz_json.c - any bytes into the JSON reader. What it reads, the writer writes, and reading and writing that text
+ * again does not change it. An error has an offset inside the text.
  */
 #include "fuzz.h"
 

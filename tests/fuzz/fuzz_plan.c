@@ -1,5 +1,5 @@
-/* fuzz_plan.c - any bytes as a plan. One that reads writes and reads back equal, and fits its own units; its model is
- * then planned again, which drives the search with sizes that no model has.
+/* fuzz_plan.c - any bytes as a plan. A plan that can be read is written and reads back equal, and matches its own
+ * units. Then its model is planned again, which tests the search with sizes that no model has.
  */
 #include "fuzz.h"
 
@@ -94,7 +94,7 @@ static void check_round_trip(const ms_plan *plan, const ms_plan_summary *summary
     ms_free(second);
 }
 
-/* A profile of units alone whose sizes are those of the plan; NULL where that cannot be. */
+/* A profile without a step whose sizes are those of the plan; NULL if that is impossible. */
 static ms_profile *profile_of(const ms_unit *units, const ms_plan_summary *plan) {
     ms_profile_view view = {.struct_bytes = sizeof view,
                             .units = units,
@@ -124,7 +124,7 @@ static void plan_again(const ms_profile *profile, const ms_plan_summary *old, ui
         REQUIRE(smallest > usable);
         request.margin_bytes = 0;
         request.budget_bytes = smallest > 0 ? smallest : 1;
-        status = ms_plan_create(&request, &plan); /* which is enough, if it is a budget at all */
+        status = ms_plan_create(&request, &plan); /* enough, if it is a valid budget */
         REQUIRE(status == MS_OK || (status == MS_E_LIMIT && smallest > INT64_MAX / 8));
         usable = smallest;
     }

@@ -1,6 +1,6 @@
-/* fuzz_profile.c - any bytes as a profile. One that reads writes and reads back equal, and is what a plan takes: sizes
- * that a profile lets through are never out of a plan's range. If it has a step, that can be simulated, on any device
- * and in any way, with the same results for what was read back; it has costs, frontiers, and perhaps other shapes.
+/* fuzz_profile.c - any bytes as a profile. A profile that can be read is written and reads back equal, and can be
+ * planned: its sizes are never out of a plan's range. A step in it can be simulated on any device and with any flags,
+ * with the same results after a round trip; it has costs, frontiers, and perhaps other shapes.
  */
 #include "device.h"
 #include "error_info.h"
@@ -14,7 +14,7 @@
 #define BUDGET_BYTES ((int64_t)1 << 59)
 #define MAX_ACTIONS 256
 #define MAX_FRONTIERS 8 /* each walks the step */
-#define MAX_SEARCHED 3  /* units of the models that are planned with all that may be done */
+#define MAX_SEARCHED 3  /* units of the models that are planned with every action */
 
 const char *const fuzz_dictionary[] = {"\"memscale_profile\": 1",
                                        "\"memscale_profile\": 3",
@@ -86,7 +86,7 @@ static void check_summary(const ms_simulation_summary *s) {
     REQUIRE(s->step_ns == (s->host_ns > s->device_ns ? s->host_ns : s->device_ns));
 }
 
-/* One way to simulate it, as a hash of all that comes out; 0 if it has no step. */
+/* A hash of the results of one simulation; 0 if the profile has no step. */
 static uint64_t simulate(const ms_profile *profile, int64_t capability, uint32_t flags, int64_t limit,
                          bool recomputed) {
     static int32_t actions[MAX_ACTIONS];
@@ -108,7 +108,7 @@ static uint64_t simulate(const ms_profile *profile, int64_t capability, uint32_t
     for (int i = 0; i < MAX_ACTIONS; i++) actions[i] = recomputed ? MS_ACTION_RECOMPUTE : MS_ACTION_KEEP;
     ms_simulation *sim = NULL;
     ms_status status = ms_simulation_create(&request, &sim);
-    if (status != MS_OK) { /* no step, not known recomputed; too much for the allocator, or for the limit */
+    if (status != MS_OK) { /* no step, no recomputed trace; too large for the allocator, or for the limit */
         bool model = capability > 0 && flags & MS_SIMULATE_ALLOCATOR;
         REQUIRE(status == MS_E_INVALID || (status == MS_E_LIMIT && model) || (status == MS_E_BUDGET && limit > 0));
         return 0;
@@ -207,7 +207,7 @@ static void check_plan_file(const ms_plan *plan) {
     ms_plan_destroy(back);
 }
 
-/* With everything that may be done: within the budget, or not at all. */
+/* With every action allowed, the plan is within the budget, or there is none. */
 static void check_search(const ms_profile *profile, int64_t baseline_bytes, uint32_t simulation) {
     const ms_rates rates = {.struct_bytes = sizeof rates,
                             .capability = simulation & MS_SIMULATE_FUSED ? 90 : 0,
@@ -229,7 +229,7 @@ static void check_search(const ms_profile *profile, int64_t baseline_bytes, uint
     ms_plan_summary summary = {.struct_bytes = sizeof summary};
     ms_plan *plan = NULL;
     ms_status status = ms_plan_create(&request, &plan);
-    if (status == MS_E_MISMATCH) { /* without a step there is none in 16 bits */
+    if (status == MS_E_MISMATCH) { /* without a step there is no profile in 16 bits */
         request.half_profile = NULL;
         status = ms_plan_create(&request, &plan);
     }
@@ -243,7 +243,7 @@ static void check_search(const ms_profile *profile, int64_t baseline_bytes, uint
     ms_plan_destroy(plan);
 }
 
-/* All recomputed always works. */
+/* A plan that recomputes everything always works. */
 static void check_plan(const ms_profile *profile, const ms_profile_view *view) {
     const ms_rates rates = {.struct_bytes = sizeof rates, .capability = 90, .fp32_gflops = 1, .memory_mb_per_s = 1};
     ms_plan_request request = {.struct_bytes = sizeof request,

@@ -1,7 +1,7 @@
 /* fuzz_program.c - any bytes as a file of the cache of compiled programs, and as a program that goes through it.
  *
- * A file that is taken is whole, of the key that was asked for, and its code lies inside of it. Read back from disk the
- * verdict is the same.
+ * A file that is accepted is intact, has the requested key, and contains its code. Read from disk, the result is the
+ * same.
  */
 #define _POSIX_C_SOURCE 200809L
 #include "fuzz.h"
@@ -34,7 +34,7 @@ static void make_folder(void) {
     (void)snprintf(file, sizeof file, "/fuzz-%016" PRIx64 "%016" PRIx64 ".bin", key.words[0], key.words[1]);
 }
 
-/* As code it goes there and back. */
+/* The same bytes as code survive a round trip. */
 static void check_round_trip(const uint8_t *data, size_t n_bytes) {
     void *copy = malloc(n_bytes);
     REQUIRE(copy != NULL);

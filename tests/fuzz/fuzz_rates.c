@@ -1,7 +1,7 @@
 /* fuzz_rates.c - any bytes as rates of a device, and as the name of a GPU.
  *
- * Rates that read hold what memscale.h promises and survive their own text; those that do not leave the caller's
- * untouched. A name finds a model or none, and what it finds is found again by its key.
+ * Rates that can be read have what memscale.h promises and survive a round trip; others leave the caller's unchanged. A
+ * name finds a model or none, and a model that is found is also found by its key.
  */
 #include "fuzz.h"
 

@@ -135,7 +135,7 @@ TEST(the_hardware_record_is_whole) {
     ms_gpu_destroy(gpu);
 }
 
-/* Where the table has this GPU; several may share the name, and then the one with the least memory is found. */
+/* If the table has this GPU. Several may share the name; then the one with the least memory is found. */
 TEST(the_table_agrees_with_the_device) {
     ms_gpu *gpu = open_with(NULL, "");
     ms_hw hw = {.struct_bytes = sizeof hw};

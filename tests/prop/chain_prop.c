@@ -1,4 +1,4 @@
-/* chain_prop.c - the search against all plans there are, on random chains.
+/* chain_prop.c - compares the search with all possible plans, on random chains.
  *
  *   memscale_chain_prop           MEMSCALE_PROP_N chains (500) of 5 units with ten options, and of 8 with three
  *   memscale_chain_prop --write   20 chains of 24 units with what was found, as lines of JSON, for an integer program
@@ -42,7 +42,7 @@ static ms__option random_option(const problem *p, bool first, int32_t *out_ticks
     if (!one_in(3) || p->chain.link.slot_ns == 0) return o;
     o.copy_bytes = some_bytes(p, 40);
     o.copy_slots = (int32_t)up_to(6);
-    if (o.copy_bytes == 0) o.copy_slots = 0; /* nothing takes no time */
+    if (o.copy_bytes == 0) o.copy_slots = 0; /* copying nothing takes no time */
     o.waits = one_in(2);
     return o;
 }
@@ -70,7 +70,7 @@ static void random_chain(problem *p, int32_t n, int32_t n_options) {
 
 /* ---- All plans ---- */
 
-/* `least` gets the least peak of all plans that take at most so many ticks, NONE if there are none. */
+/* `least[n]` gets the least peak of all plans that take at most n ticks, NONE if there are none. */
 static void try_all(const problem *p, int64_t least[MAX_TICKS]) {
     const ms__chain *chain = &p->chain;
     uint8_t choices[MAX_UNITS] = {0};
@@ -149,7 +149,7 @@ TEST(few_units) {
     }
 }
 
-/* Sizes that are no multiples of cells: rounded up, by no more than is said. */
+/* Sizes that are no multiples of cells are rounded up, by no more than ms__search_slack(). */
 TEST(off_the_grid) {
     static problem p;
     static int64_t least[MAX_TICKS];
@@ -177,7 +177,8 @@ TEST(off_the_grid) {
     }
 }
 
-/* So many lanes that options are remembered for some units at a time: what is found is what was promised. */
+/* With this many lanes, options are stored for some units at a time: choices must have the ticks and peak that were
+ * found. */
 TEST(many_units) {
     static problem p;
     uint8_t choices[MAX_UNITS];
@@ -209,7 +210,7 @@ TEST(many_units) {
 
 /* ---- For an integer program ---- */
 
-/* A chain as profiles give it. Copies are waited for at once, so that what each takes is known. */
+/* A chain as in real profiles. Each copy is waited for at once, so that its time is known. */
 static void written_chain(ms__arena *arena, problem *p, bool copies) {
     memset(p, 0, sizeof *p);
     p->step = 4096;
@@ -239,7 +240,7 @@ static void written_chain(ms__arena *arena, problem *p, bool copies) {
     CHECK_STATUS(ms__grid_make(arena, &p->chain, MS__GRID_WAITS, &p->grid), MS_OK);
 }
 
-/* With the time of waiting for its own copy. */
+/* The time with the wait for its own copy. */
 static int64_t whole_ns(const ms__chain *chain, const ms__option *o) {
     return o->extra_ns + 2 * o->copy_slots * chain->link.slot_ns;
 }

@@ -1,9 +1,9 @@
 /* models.h - random models and requests for plans of them.
  *
  * A model is drawn as a list of calls: units of different sizes in the order of their forward, some called again later,
- * some whose result a much later call still needs, with tensors between them. It is then written as a trace with its
- * units kept and as one with them recomputed, in whole sizes and in half of them; or it is units and sizes alone.
- * Numbers are drawn one statement after the other: C leaves the order within an initializer open.
+ * some whose result a much later call still needs, with tensors between them. It is then written as a trace with plain
+ * units and as one with recomputed units, in full and in half precision; or as units and sizes without a step. Numbers
+ * are drawn one statement at a time, because C does not define the order within an initializer.
  */
 #ifndef TESTS_MODELS_H
 #define TESTS_MODELS_H
@@ -24,7 +24,7 @@
 typedef struct call {
     int64_t unit;
     int64_t saved[MAX_SAVED], n_saved;
-    int64_t result, between, working, gradient; /* bytes; between: of a tensor that is made behind it */
+    int64_t result, between, working, gradient; /* bytes; between: of a tensor allocated after it */
     int64_t user;                               /* the call that needs the result in its backward */
     bool between_stays;                         /* until backward */
 } call;
@@ -64,7 +64,7 @@ static inline void random_model(model *m) {
     memset(m, 0, sizeof *m);
     m->scale = scales[up_to(5)];
     m->n_units = one_in(20) ? 0 : 1 + up_to(MAX_UNITS - 1);
-    int64_t n_kinds = one_in(3) ? 2 : MAX_UNITS; /* equal layers, as models have them: plans of equal time */
+    int64_t n_kinds = one_in(3) ? 2 : MAX_UNITS; /* equal layers, as in real models: plans of equal time */
     call kinds[MAX_UNITS];
     for (int64_t k = 0; k < n_kinds; k++) kinds[k] = random_call(m, 0);
     for (int64_t u = 0; u < m->n_units; u++) {
@@ -73,7 +73,7 @@ static inline void random_model(model *m) {
         m->calls[m->n_calls] = kinds[u % n_kinds];
         m->calls[m->n_calls++].unit = u;
         if (one_in(8) && m->n_calls < MAX_CALLS - m->n_units) {
-            m->calls[m->n_calls] = random_call(m, up_to(u)); /* again, what did run or did not */
+            m->calls[m->n_calls] = random_call(m, up_to(u)); /* again, a unit that may have run or not */
             m->n_calls++;
         }
     }
@@ -110,7 +110,7 @@ static inline void compute_some(writer *w, int64_t kind, int64_t n_bytes) {
     output(w->s, 16, 16);
 }
 
-/* Forward of a call, in its turn or again. Returns its result. */
+/* Forward of a call, also when it is recomputed. Returns its result. */
 static inline int64_t run_call(writer *w, int64_t index) {
     const call *c = &w->m->calls[index];
     for (int64_t i = 0; i < c->n_saved; i++) {
@@ -200,7 +200,7 @@ static inline void write_model(const model *m, bool recomputed, int64_t divisor,
     write_optimizer(&w);
 }
 
-/* The model's profile with a step; of a half-precision one with a divisor of 2. */
+/* The model's profile with a step; with a divisor of 2, in half precision. */
 static inline ms_profile *profile_of(const model *m, int64_t divisor) {
     static script scripts[MS__N_VARIANTS];
     ms_trace traces[MS__N_VARIANTS];
@@ -219,7 +219,7 @@ static inline ms_profile *profile_of(const model *m, int64_t divisor) {
     return profile;
 }
 
-/* Units and their sizes alone. */
+/* Units and their sizes, without a step. */
 static inline ms_profile *plain_profile(const model *m) {
     static const int64_t rows[] = {0, 1, 32, 2048};
     ms_unit units[MAX_UNITS];
@@ -247,7 +247,7 @@ typedef struct problem {
     ms_rates rates;
     ms_device device;
     uint8_t may_change[MAX_UNITS];
-    ms_plan_request request; /* but for the budget */
+    ms_plan_request request; /* without the budget */
 } problem;
 
 static inline ms_rates random_rates(void) {
@@ -298,7 +298,7 @@ static inline void random_request(problem *p, bool has_step) {
     if (one_in(2)) r->simulation &= ~(uint32_t)MS_SIMULATE_ALLOCATOR;
 }
 
-/* The problem of a case: a step three times of four, else units alone. */
+/* The problem of a case: with a step in three of four cases, else units only. */
 static inline void random_problem(int64_t index, problem *out) {
     start_case(index);
     *out = (problem){0};

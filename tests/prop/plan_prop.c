@@ -15,7 +15,7 @@
 #define N_GOLDEN 200
 #define GOLDEN_HASH UINT64_C(0xBAA700A2D5113AD4)
 
-/* One plan as a law sees it. */
+/* What a law needs to know about one plan. */
 typedef struct outcome {
     int64_t budget;
     bool fits;
@@ -34,7 +34,7 @@ static uint32_t may_be_done(const problem *p, int64_t unit) {
     return may ? p->request.actions | 1U << MS_ACTION_KEEP : 1U << MS_ACTION_KEEP;
 }
 
-/* Only what was allowed, and no more than a simulation says. */
+/* A plan only has allowed actions, and its peak is at least that of a simulation. */
 static void check_plan(const problem *p, const ms_plan *plan, const ms_plan_summary *s) {
     int32_t actions[MAX_UNITS] = {0};
     for (int64_t i = 0; i < p->profile->n_units; i++) {
@@ -145,7 +145,7 @@ static char *json_of(const ms_plan_request *request) {
     return text;
 }
 
-/* Somewhere between what is held at least and what is held if nothing is done. */
+/* Between the smallest reachable peak and the baseline. */
 static void choose_budget(problem *p) {
     int64_t budgets[N_BUDGETS];
     choose_budgets(p, budgets);
@@ -211,7 +211,7 @@ TEST(threads_do_not_matter) {
     }
 }
 
-/* What was decided, in numbers: the same however a plan is written. */
+/* The decisions as numbers, independent of how a plan is written. */
 static uint64_t hash_of_plan(const ms_plan *plan, uint64_t hash) {
     ms_plan_summary s = {.struct_bytes = sizeof s};
     CHECK_STATUS(ms_plan_get_summary(plan, &s), MS_OK);
@@ -255,7 +255,7 @@ static uint64_t hash_of_plans(int64_t n) {
     return hash;
 }
 
-/* Changes with what is decided; never with the machine, nor with how a plan is written. */
+/* The hash changes with decisions, but not with the machine or the format of a plan. */
 TEST(plans_are_what_they_were) {
     CHECK(setenv("MEMSCALE_PROP_SEED", "1", 1) == 0);
     CHECK_EQ_U64(hash_of_plans(N_GOLDEN), GOLDEN_HASH);

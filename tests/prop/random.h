@@ -1,6 +1,6 @@
 /* random.h - random numbers of the property tests: MEMSCALE_PROP_N cases (2000), from MEMSCALE_PROP_SEED (1).
  *
- * Each case has a seed of its own, so that one can be looked at without those before it.
+ * Each case has its own seed, so that it can be run without those before it.
  */
 #ifndef TESTS_RANDOM_H
 #define TESTS_RANDOM_H

@@ -1,9 +1,9 @@
 /* step_prop.c - laws of steps and simulations, on random traces.
  *
- * A random model is written as two traces, kept and recomputed, and remembers which storages of theirs are the same
- * thing. What a step takes is then counted from the trace itself, without keys, segments or variants: a simulation of a
- * plan that keeps everything, or recomputes everything, must come to the same. Files must bring a step back bit for
- * bit.
+ * A random model is written as two traces, plain and recomputed, and remembers which of their storages are the same.
+ * Then the bytes of a step are counted from the trace itself, without keys, segments or variants: a simulation of a
+ * plan that keeps everything, or recomputes everything, must give the same. A step must survive a round trip through a
+ * file bit for bit.
  */
 #include "device.h"
 #include "random.h"
@@ -15,10 +15,10 @@
 #define MAX_THINGS SCRIPT_ITEMS
 #define N_STEPS 3
 
-/* What is allocated. */
+/* Something that is allocated. */
 typedef struct thing {
     int64_t n_bytes;
-    int64_t kind; /* as a trace says it */
+    int64_t kind; /* as in a trace */
     int64_t born; /* the phase */
     bool in[MS__N_VARIANTS], released[MS__N_VARIANTS];
     int64_t storage[MS__N_VARIANTS];
@@ -70,7 +70,7 @@ static const char *random_name(void) {
     return names[up_to(3)];
 }
 
-/* What a recomputation does on its own. */
+/* Operations of the recomputation only. */
 static void repeat_unit(model *m, int64_t unit) {
     script *recomputed = &m->traces[MS__RECOMPUTED];
     repeating(recomputed, unit);
@@ -102,7 +102,7 @@ static void take_turn(model *m, bool later) {
     if (!later) in_unit(recomputed, unit);
     if (!later && unit >= 0 && m->phase == MS_PHASE_BACKWARD && one_in(2)) repeat_unit(m, unit);
     operate(m);
-    if (later) in_unit(recomputed, unit); /* the first operation counted as of the unit before */
+    if (later) in_unit(recomputed, unit); /* the first operation belonged to the unit before */
     if (later) operate(m);
     while (one_in(2) && has_room(m)) operate(m);
 }
@@ -172,7 +172,7 @@ typedef struct holder {
 static void hold(holder *h, int64_t index) {
     int64_t with = h->bytes + h->m->things[index].n_bytes;
     if (with > h->peak) h->peak = with;
-    if (!h->held[index]) h->bytes = with; /* else it was there for a moment */
+    if (!h->held[index]) h->bytes = with; /* else it was only temporary */
     h->held[index] = true;
 }
 
@@ -186,7 +186,7 @@ static void let_go_of(holder *h, uint32_t category) {
         if (h->m->things[i].category == category) let_go(h, i);
 }
 
-/* One step as the trace has it. Returns the number of operations. */
+/* Count one step from the trace. Returns the number of operations. */
 static int64_t count_step(holder *h, int variant, int step, uint32_t flags) {
     const script *s = &h->m->traces[variant];
     int64_t phase = MS_PHASE_SETUP, n_ops = 0;
@@ -314,7 +314,7 @@ static void check_parts(const int64_t parts[MS_N_CATEGORIES], int64_t sum) {
     LAW(sum == 0);
 }
 
-/* Any plan: parts add up, no segment is above the peak, and the allocator adds to what is asked for. */
+/* For any plan, parts add up, no segment is above the peak, and the allocator takes at least what is requested. */
 TEST(simulations_of_any_plan) {
     static model m;
     for (int64_t i = 0; i < n_cases(); i++) {

@@ -1,4 +1,4 @@
-/* error_info.h - the numbers of the calling thread's last failure, for tests. */
+/* error_info.h - the numbers of the calling thread's last error, for tests. */
 #ifndef TESTS_ERROR_INFO_H
 #define TESTS_ERROR_INFO_H
 

@@ -1,4 +1,4 @@
-/* gpus.c - gpus.h. */
+/* fake_gpus.c - fake_gpus.h. */
 #include "fake_gpus.h"
 
 #include <stdbool.h>

@@ -1,4 +1,4 @@
-/* gpus.h - a ms_gpu over the fake driver (tests/fake), and the check that nothing of it is left. */
+/* fake_gpus.h - a ms_gpu on the fake driver (tests/fake), and the check that it leaks nothing. */
 #ifndef TESTS_GPUS_H
 #define TESTS_GPUS_H
 
@@ -15,19 +15,19 @@
 /* Options for the fake libraries; `cache` as in ms_gpu_options. */
 ms_gpu_options fake_options(const char *cache);
 
-/* A ms_gpu over them; must succeed. */
+/* A ms_gpu on them; must succeed. */
 ms_gpu *open_fake(const char *cache);
 
 /* The same without NVRTC. */
 ms_gpu *open_without_nvrtc(const char *cache);
 
-/* One part's state. */
+/* The state of one component. */
 ms_gpu_component_info part_of(ms_gpu *gpu, int32_t part);
 
-/* All objects, contexts and uses of NVML were given back. */
+/* All objects, contexts and uses of NVML were released. */
 void check_nothing_left(void);
 
-/* Bytes that differ everywhere, from a seed. */
+/* Pseudo-random bytes from a seed. */
 void fill_random(void *memory, size_t n_bytes, uint64_t seed);
 
 /* The checksum of device memory; must succeed. */

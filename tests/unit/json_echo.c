@@ -1,4 +1,4 @@
-/* json_echo.c - the writer of json.h driven by a document of its reader.
+/* json_echo.c - passes a document from the reader of json.h to its writer.
  *
  * A document that comes back changed shows that reader and writer disagree. The library itself writes no fractions and
  * no numbers above INT64_MAX; those are put into text here.

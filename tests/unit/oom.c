@@ -1,4 +1,4 @@
-/* oom.c - running out of memory, at every allocation in turn: an ordinary error each time, nothing lost, no crash.
+/* oom.c - running out of memory, at every allocation in turn: an ordinary error each time, no leak, no crash.
  *
  * The linker sends the library's calls of the allocator here (--wrap, tests/CMakeLists.txt). A scenario runs with its
  * k-th allocation failing, for every k until it makes fewer; then the same with every allocation from the k-th on
@@ -60,10 +60,10 @@ void __wrap_free(void *memory) {
     __real_free(memory);
 }
 
-/* Does its work, gives everything back and returns the first failure. */
+/* Does its work, frees everything and returns the first failure. */
 typedef ms_status scenario(void);
 
-/* Run with the k-th allocation failing; was there one? */
+/* Run with the k-th allocation failing. Returns whether there was one. */
 static bool run_failing(scenario *run, int64_t k, bool from_then_on, ms_status *out_status) {
     int64_t live = n_live;
     n_calls = 0;
@@ -89,7 +89,7 @@ static void check_every_failure(scenario *run) {
     }
 }
 
-/* Not every failure is an error: what NVRTC says may get lost, and what cannot be kept is not. */
+/* Not every failure is an error: the log of NVRTC may be lost, and a program may not be cached. */
 static void check_most_failures(scenario *run) {
     for (int mode = 0; mode < 2; mode++) {
         ms_status status = MS_OK;
@@ -164,7 +164,7 @@ static const ms_rates link_rates = SMALL_RATES(90);
 static const ms_device link_device = {
     .struct_bytes = sizeof(ms_device), .rates = &link_rates, .n_multiprocessors = 132, .kind = MS_DEVICE_GPU};
 
-/* Everything that may be done to a step, with a budget that takes some of it. */
+/* Every action and model option is allowed, with a budget that needs some of them. */
 static ms_plan_request step_request(const ms_profile *profile, int64_t budget_bytes) {
     ms_plan_request request = request_of(profile, budget_bytes, MS_PLAN_FASTEST);
     request.half_profile = profile;
@@ -417,7 +417,7 @@ static int64_t peak_at(int64_t batch, int64_t length) {
     return peak;
 }
 
-/* An input that is known takes no memory, whichever plan it has. */
+/* Finding the plan of a known input allocates nothing. */
 static void check_known_shapes(void) {
     ms_shape_plans *plans = NULL;
     ms_plan *first = NULL, *again = NULL;
@@ -596,7 +596,7 @@ TEST(gpu_use) {
     cache = "";
     fake_settings_now()->compile_log = "error";
     check_most_failures(use_gpu);
-    fake_settings_now()->capability[0] = 60; /* nothing but the host is left */
+    fake_settings_now()->capability[0] = 60; /* only the host can compute */
     check_most_failures(use_gpu);
     tree_remove(machine);
 }

@@ -1,4 +1,4 @@
-/* plans.h - small models for the tests of plans, whose every figure is known.
+/* plans.h - small models for the tests of plans, all of whose figures are known.
  *
  * Bytes are exact.
  */
@@ -33,7 +33,7 @@ static inline ms_profile *profile_with(const ms_unit *units, int64_t n_units, in
     return profile;
 }
 
-/* 1000 KB of state, 50 KB outside of units. */
+/* 1000 KB resident, 50 KB outside of units. */
 static inline ms_profile *plain_profile(const ms_unit *units, int64_t n_units) {
     return profile_with(units, n_units, 1000 * KB, 50 * KB);
 }
@@ -59,7 +59,7 @@ static inline ms_plan *plan_of(const ms_plan_request *request) {
     return plan;
 }
 
-/* A plan for these units, with the state and the rest of plain_profile. */
+/* A plan for these units, with the resident and outside bytes of plain_profile. */
 static inline ms_plan *plan_for(const ms_unit *units, int64_t n_units, int64_t budget_bytes, uint32_t flags) {
     ms_profile *profile = plain_profile(units, n_units);
     ms_plan_request request = request_of(profile, budget_bytes, flags);

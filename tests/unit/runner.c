@@ -1,7 +1,7 @@
 /* runner.c - the test runner of runner.h: fork, run, wait, report.
  *
  * The parent stays single-threaded and does nothing but fork and wait, so whatever a test does to its process (threads,
- * locale, logging sink, a crash) ends with that test.
+ * locale, logging sink, a crash) cannot affect another test.
  */
 #define _POSIX_C_SOURCE 200809L
 #include "runner.h"
@@ -25,7 +25,7 @@ void test_fail(const char *file, int line, const char *format, ...) {
     vfprintf(stderr, format, args);
     fputc('\n', stderr);
     va_end(args);
-    _Exit(EXIT_FAILURE); /* what the test still holds is no leak to report on top */
+    _Exit(EXIT_FAILURE); /* without a leak report about what the test still holds */
 }
 
 void test_skip(const char *format, ...) {

@@ -44,7 +44,7 @@ static void attend(model *m) {
     keep(m, 0, take(m->s, 4 * m->b * padded(m->t)));
 }
 
-/* The first unit, in its turn or again. */
+/* The forward of the first unit, also when it is recomputed. */
 static void run_first(model *m, bool again) {
     int64_t cube = m->odd == CUBE ? m->t * m->t * m->t : 0;
     multiply(m, WIDTH);

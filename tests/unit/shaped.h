@@ -12,15 +12,15 @@
 
 enum { SHAPED_WIDTH = 8 };
 
-/* What is otherwise than it should be at one shape. */
+/* What is different at one shape. */
 typedef enum oddity {
     NOTHING_ODD,
     EXTRA_OP,       /* the second unit does one thing more */
     OTHER_OP,       /* the second unit's activation is a product */
     OTHER_TYPE,     /* likewise, its elements have 2 bytes */
     EARLY_RELEASE,  /* a tensor of the second unit is released before another */
-    OTHER_UNIT,     /* the last operation of forward stands behind the units */
-    OTHER_CATEGORY, /* an activation is said to be a buffer */
+    OTHER_UNIT,     /* the last operation of forward is after the units */
+    OTHER_CATEGORY, /* an activation has the category of a buffer */
     OTHER_RULE,     /* another kernel's memory */
     OTHER_NAME,     /* of a unit */
     OTHER_SIZE,     /* of a unit's parameters */
@@ -42,7 +42,7 @@ void shaped_step(script *s, ms__shape shape, bool recomputed, oddity odd);
 
 ms_profile *shaped_profile(ms__shape shape, oddity odd);
 
-/* All of these, and what is made of them; the last one may be odd. */
+/* Profile the model at these shapes and fit the profiles; the last one may be odd. */
 ms_status try_fit(const ms__shape *shapes, int64_t n, oddity odd, ms_profile **out);
 
 #endif

@@ -63,7 +63,7 @@ ms_trace trace_of(const script *s) {
                       .n_storages = s->n_storages};
 }
 
-/* What a unit's forward does, in its turn or again; what it keeps for backward and what it gives out. */
+/* The forward of a unit, also when it is recomputed: what it saves for backward, and its result. */
 static void run_unit(script *s, int64_t *saved, int64_t *result) {
     compute(s, "aten.relu.default");
     *saved = take(s, 4096);

@@ -1,11 +1,11 @@
-/* steps.h - traces written by hand, and a small model whose every byte is known.
+/* steps.h - traces written by hand, and a small model all of whose bytes are known.
  *
  * A script is a trace that is being written. The model has two units and AdamW-like optimizer state; all sizes are
  * multiples of 512, so that they are the same on a GPU without the allocator's model.
  *
- *   state      parameters 1024 each, input 512                          2560
- *   forward    each unit keeps 4096 and gives out 2048; the loss is 512
- *   backward   gradients on their way 2048, of parameters 1024 each
+ *   start      parameters 1024 each, input 512                          2560
+ *   forward    each unit keeps 4096 and outputs 2048; the loss is 512
+ *   backward   gradients of activations 2048, of parameters 1024 each
  *   optimizer  2048 for each parameter, and 1024 for a moment
  */
 #ifndef TESTS_STEPS_H
@@ -27,8 +27,8 @@ typedef struct script {
     int64_t n_events, n_ops, n_operands, n_storages;
 } script;
 
-/* Each adds an event. An operation has the operands that are added behind it: inputs, then outputs, of 4-byte elements
- * (of storage 0). A storage is known by what `take` returns. */
+/* Each adds an event. The operands of an operation are added after it: inputs, then outputs, of 4-byte elements (of
+ * storage 0). `take` returns the index of a storage. */
 void say(script *s, int64_t kind, int64_t a, int64_t b);
 void in_phase(script *s, int64_t phase);
 void in_unit(script *s, int64_t unit);
@@ -45,7 +45,7 @@ ms_trace trace_of(const script *s);
 /* The small model; `recomputed`: its units are recomputed. */
 void two_units(script *s, bool recomputed);
 
-/* What ms_profile_from_traces makes of scripts of two units; `recomputed` may be NULL. */
+/* The profile that ms_profile_from_traces makes from scripts of two units; `recomputed` may be NULL. */
 ms_status try_profile(const script *kept, const script *recomputed, ms_profile **out);
 ms_profile *profile_of_scripts(const script *kept, const script *recomputed);
 

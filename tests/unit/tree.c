@@ -1,7 +1,7 @@
-/* tree.c - tree.h by plain system calls.
+/* tree.c - tree.h with plain system calls.
  *
- * What fails here is the machine's fault and no finding about the library, so it ends the program. Nothing
- * here calls the allocator: the test that counts its calls uses this too.
+ * A failure here is the machine's fault, not the library's, so it ends the program. Nothing here calls the allocator,
+ * because the test that counts allocations uses this too.
  */
 #define _XOPEN_SOURCE 700
 #include "tree.h"
@@ -35,7 +35,7 @@ void tree_write(const char *root, const char *path, const void *data, size_t n_b
     must(n > 0 && (size_t)n < sizeof full, path);
     for (char *slash = full + strlen(root) + 1; (slash = strchr(slash, '/')) != NULL; slash++) {
         *slash = '\0';
-        (void)mkdir(full, 0777); /* it may be there; if it cannot be made, open fails */
+        (void)mkdir(full, 0777); /* it may exist; if it cannot be created, open fails */
         *slash = '/';
     }
     int file = open(full, O_WRONLY | O_CREAT | O_TRUNC, 0666);

@@ -1,6 +1,6 @@
-/* tree.h - a folder of fake /proc and /sys files that stands in for a machine (ms_hw_detect).
+/* tree.h - a folder of fake /proc and /sys files that represents a machine (ms_hw_detect).
  *
- * Made below $TMPDIR, or /tmp. A test that fails leaves its folder behind.
+ * It is created in $TMPDIR, or /tmp. A test that fails does not remove its folder.
  */
 #ifndef TESTS_TREE_H
 #define TESTS_TREE_H

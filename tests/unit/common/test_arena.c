@@ -1,6 +1,6 @@
-/* test_arena.c - memory that is freed all at once: alignment, zeroes, sizes from nothing to far too much.
+/* test_arena.c - memory that is freed all at once: alignment, zeroes, sizes from 0 to far too large.
  *
- * What is handed out is filled with ones, so that a later piece that overlaps it would not be zeroed.
+ * Allocated memory is filled with ones, so that a later allocation that overlaps it would not be zeroed.
  */
 #include "runner.h"
 

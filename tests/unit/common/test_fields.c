@@ -38,7 +38,7 @@ TEST(tables_are_complete) {
     check_table(ms_plan_entry_fields, sizeof(ms_plan_entry));
 }
 
-/* As a binding would use them. */
+/* The tables as a binding would use them. */
 TEST(values_are_found_by_name) {
     ms_gpu_model model = {.struct_bytes = sizeof model};
     int64_t n = 0, n_seen = 0;

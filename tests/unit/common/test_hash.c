@@ -1,4 +1,4 @@
-/* test_hash.c - the stable hash: golden values, and the little it must promise beyond them.
+/* test_hash.c - the stable hash: golden values, and the few properties it must have in addition.
  *
  * Fingerprints of plans and signatures of models are kept in files, so these values never change within a major
  * version. They were computed by an independent program from the definition in hash.c.
@@ -63,7 +63,7 @@ static int n_bits(uint64_t value) {
     return n;
 }
 
-/* Every bit of the input changes about half of the bits of the hash, and no bit changes hardly any. */
+/* Every bit of the input changes about half of the bits of the hash, and none changes only a few. */
 TEST(single_bits_spread) {
     unsigned char bytes[24];
     for (size_t i = 0; i < sizeof bytes; i++) bytes[i] = (unsigned char)(i * 37 + 11);

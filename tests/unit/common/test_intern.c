@@ -1,4 +1,4 @@
-/* test_intern.c - equal items become one, in the order of their first. */
+/* test_intern.c - equal items become one, in the order of first occurrence. */
 #include <string.h>
 
 #include "common/intern.h"
@@ -25,7 +25,7 @@ TEST(nothing_stays_nothing) {
     ms__arena_free(&arena);
 }
 
-/* Items of any size, many of them, of which every fifth is new. */
+/* Many items of any size, of which every fifth is new. */
 TEST(many_items) {
     enum { N = 10000, BYTES = 12 };
     static unsigned char items[N][BYTES];

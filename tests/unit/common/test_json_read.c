@@ -1,6 +1,6 @@
-/* test_json_read.c - the strict JSON reader: what it takes, what it refuses and where, and every document cut short.
+/* test_json_read.c - the strict JSON reader: what it accepts, what it refuses and where, and every truncated document.
  *
- * Texts are handed over in memory of exactly their size, so that a sanitizer sees a read past the end.
+ * Texts are passed in memory of exactly their size, so that a sanitizer sees a read past the end.
  */
 #include "runner.h"
 
@@ -171,7 +171,7 @@ TEST(broken_surrogates) {
 TEST(broken_utf8) {
     static const char *const table[] = {
         "\x80",
-        "\xBF", /* a continuation by itself */
+        "\xBF", /* a continuation byte alone */
         "\xC3",
         "\xE2\x82",
         "\xF0\x9F\x98", /* cut short */
@@ -182,7 +182,7 @@ TEST(broken_utf8) {
         "\xC0\x80",
         "\xC1\xBF",
         "\xE0\x80\x80",
-        "\xE0\x9F\xBF", /* longer than need be */
+        "\xE0\x9F\xBF", /* overlong */
         "\xF0\x80\x80\x80",
         "\xF0\x8F\xBF\xBF", /* ... and in four bytes */
         "\xED\xA0\x80",
@@ -322,7 +322,7 @@ TEST(depth_is_limited) {
     memset(text, '[', 65);
     memset(text + 65, ']', 65);
     check_refused(text, 130);
-    memset(text, '[', sizeof text); /* never closed, too deep all the same */
+    memset(text, '[', sizeof text); /* never closed, and still too deep */
     check_refused(text, sizeof text);
     check_read(&arena, TEXT("[[],[[]],{\"a\":[]},[],[]]")); /* siblings do not add up */
     ms__arena_free(&arena);
@@ -337,7 +337,7 @@ TEST(errors_tell_where) {
     check_refused_at("\"ab\xFF\"", 3);
 }
 
-/* Every proper beginning of a document that ends in a bracket is an error. */
+/* Every proper prefix of a document that ends in a bracket is an error. */
 TEST(every_truncation_is_an_error) {
     static const char text[] =
         "{\"memscale\": [1, -2.5e+10, \"a\\u00e9\\ud83d\\ude00\\n\xE2\x82\xAC\", true, false, null, "

@@ -1,4 +1,4 @@
-/* test_json_write.c - the JSON writer: its layout, and that what it writes reads back as it was.
+/* test_json_write.c - the JSON writer: its layout, and that its output reads back unchanged.
  *
  * Doubles must come back bit for bit, also in a program whose locale writes a decimal comma.
  */
@@ -166,7 +166,7 @@ static void check_doubles(void) {
 
 TEST(doubles_come_back_bit_for_bit) { check_doubles(); }
 
-/* In a program that set a locale with a decimal comma. Machines without one have nothing to check here. */
+/* In a program that has set a locale with a decimal comma. Machines without such a locale check nothing here. */
 TEST(doubles_ignore_the_locale) {
     static const char *const names[] = {"de_DE.UTF-8", "de_DE.utf8", "fr_FR.UTF-8",
                                         "fr_FR.utf8",  "de_DE",      "nl_NL.utf8"};

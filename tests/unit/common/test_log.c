@@ -1,6 +1,6 @@
 /* test_log.c - the logging sink: levels, long messages, several threads at once.
  *
- * The last three tests are also there for ThreadSanitizer: a sink is set and used without a lock.
+ * The last three tests are also for ThreadSanitizer: a sink is set and used without a lock.
  */
 #include "runner.h"
 
@@ -133,7 +133,7 @@ TEST(a_sink_may_change_while_threads_write) {
     CHECK_EQ_INT(atomic_load(&first) + atomic_load(&second), N_THREADS * N_MESSAGES);
 }
 
-/* A sink's function and its user belong together, whoever sets them meanwhile. */
+/* A sink's function and its user pointer belong together, even if another thread sets a sink at the same time. */
 typedef struct pair {
     int64_t tag;
 } pair;

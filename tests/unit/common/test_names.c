@@ -1,4 +1,4 @@
-/* test_names.c - the names of categories, phases and techniques as programs get them. */
+/* test_names.c - the names of categories, phases and techniques, through their getters. */
 #include "common/names.h"
 
 #include <string.h>

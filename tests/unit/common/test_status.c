@@ -101,7 +101,7 @@ TEST(numbers_have_their_names) {
     CHECK_EQ_INT(error_info().byte_offset, -1);
     (void)ms__fail(MS_E_BUDGET, "nothing is known");
     CHECK_EQ_INT(error_info().needed_bytes, 0);
-    CHECK_EQ_STR(ms_error_message(), "nothing is known"); /* asking changes nothing */
+    CHECK_EQ_STR(ms_error_message(), "nothing is known"); /* reading it changes nothing */
 }
 
 TEST(info_needs_a_structure) {

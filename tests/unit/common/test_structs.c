@@ -1,4 +1,4 @@
-/* test_structs.c - copies of structures between programs and libraries of different age.
+/* test_structs.c - copies of structures between programs and libraries of different versions.
  *
  * The structure here has had three versions: its first had two fields, ours has three, a later one has four.
  */
@@ -94,7 +94,7 @@ TEST(null) {
     CHECK(strstr(ms_error_message(), "ms_x is NULL") != NULL);
 }
 
-/* A field that is added after padding might lie in it, where an older caller has anything. */
+/* A field that is added later might lie in padding, where an older caller has arbitrary bytes. */
 TEST(no_structure_ends_in_padding) {
 #define CHECK_END(type, last) CHECK(MS__FIRST_##type % 8 == 0 && sizeof(type) >= MS__FIRST_##type);
     MS__STRUCT_LIST(CHECK_END)

@@ -1,6 +1,6 @@
-/* test_vec.c - growing arrays: growth, reserved room, sizes that cannot be.
+/* test_vec.c - growing arrays: growth, reserved room, impossible sizes.
  *
- * A growth that fails must leave the array as it was, with its items, its room and its length.
+ * If growing fails, the array must stay as it was, with its items, its capacity and its length.
  */
 #include "runner.h"
 

@@ -1,5 +1,5 @@
-/* test_gpu.c - opening what there is: every way in which a driver, NVML or NVRTC can be missing is a clean state with a
- * reason; contexts are borrowed and given back; a forked child keeps its hands off.
+/* test_gpu.c - opening the libraries: every way in which the driver, NVML or NVRTC can be missing is a clean state with
+ * a reason; contexts are borrowed and released; a forked child touches nothing.
  */
 #define _DEFAULT_SOURCE
 #include "fake_gpus.h"
@@ -13,7 +13,7 @@
 
 #include "prim/prim.h"
 
-/* No devices, and the reason has this in it; everything else answers. */
+/* There are no devices, and the reason contains this; every other call answers. */
 static void check_cpu_mode(const ms_gpu_options *options, const char *reason) {
     ms_gpu *gpu = NULL;
     ms_hw hw = {.struct_bytes = sizeof hw};
@@ -109,7 +109,7 @@ TEST(parts_of_a_whole_machine) {
     CHECK(cache.works == 1 && strcmp(cache.text, "/tmp/memscale-not-made") == 0);
     ms_gpu_component_info ptx = part_of(gpu, MS_GPU_PTX);
     CHECK(ptx.text[0] != '\0');
-    CHECK_EQ_INT(fake_retained(), 0); /* no context without need */
+    CHECK_EQ_INT(fake_retained(), 0); /* no context before it is needed */
     CHECK(access("/tmp/memscale-not-made", F_OK) != 0);
     ms_gpu_destroy(gpu);
     check_nothing_left();
@@ -175,7 +175,7 @@ TEST(paths_that_are_too_long) {
         CHECK_STATUS(ms_gpu_create(&options, &gpu), MS_E_LIMIT);
         CHECK(gpu == NULL);
     }
-    CHECK(setenv("MEMSCALE_CACHE_DIR", longest, 1) == 0); /* not the caller's fault: there is just no cache */
+    CHECK(setenv("MEMSCALE_CACHE_DIR", longest, 1) == 0); /* not the caller's fault: there is no cache, and no error */
     ms_gpu *gpu = open_fake(NULL);
     CHECK(part_of(gpu, MS_GPU_CACHE).works == 0);
     ms_gpu_destroy(gpu);
@@ -212,7 +212,7 @@ TEST(nvrtc_is_the_first_that_fits_the_driver) {
     CHECK_STATUS(ms_gpu_create(&options, &gpu), MS_OK);
     CHECK(part_of(gpu, MS_GPU_NVRTC).works == 1);
     ms_gpu_destroy(gpu);
-    fake_settings_now()->driver_version = 12080; /* which cannot load what the NVRTC of CUDA 13 makes */
+    fake_settings_now()->driver_version = 12080; /* which cannot load code from the NVRTC of CUDA 13 */
     CHECK_STATUS(ms_gpu_create(&options, &gpu), MS_OK);
     CHECK(part_of(gpu, MS_GPU_NVRTC).works == 0 && strstr(part_of(gpu, MS_GPU_NVRTC).text, "has no function") != NULL);
     ms_gpu_destroy(gpu);
@@ -221,7 +221,7 @@ TEST(nvrtc_is_the_first_that_fits_the_driver) {
     ms_gpu_destroy(gpu);
     options.nvrtc_paths = (const char *const[]){"/no/such/first.so", "/no/such/second.so", NULL};
     CHECK_STATUS(ms_gpu_create(&options, &gpu), MS_OK);
-    CHECK(strstr(part_of(gpu, MS_GPU_NVRTC).text, "first.so") != NULL); /* of all that are absent the first is told */
+    CHECK(strstr(part_of(gpu, MS_GPU_NVRTC).text, "first.so") != NULL); /* if all are missing, the first is named */
     ms_gpu_destroy(gpu);
     options.nvrtc_paths = none;
     CHECK_STATUS(ms_gpu_create(&options, &gpu), MS_OK);
@@ -229,12 +229,12 @@ TEST(nvrtc_is_the_first_that_fits_the_driver) {
     ms_gpu_destroy(gpu);
     options.nvrtc_paths = paths;
     options.driver_path = "/none";
-    CHECK_STATUS(ms_gpu_create(&options, &gpu), MS_OK); /* without a driver any will do */
+    CHECK_STATUS(ms_gpu_create(&options, &gpu), MS_OK); /* without a driver, any version is accepted */
     CHECK(part_of(gpu, MS_GPU_NVRTC).works == 1);
     ms_gpu_destroy(gpu);
 }
 
-/* As torch's NVRTC is found: it lies where no loader looks, but the process has it already. */
+/* This is how torch's NVRTC is found: it is where no loader looks, but the process has already loaded it. */
 TEST(an_nvrtc_that_is_loaded_is_found_by_its_name) {
     ms_gpu_options options = fake_options("");
     ms_gpu *gpu = NULL;
@@ -246,7 +246,7 @@ TEST(an_nvrtc_that_is_loaded_is_found_by_its_name) {
     ms_gpu_destroy(gpu);
 }
 
-/* Whatever this machine has. ctest runs it once more with the fake libraries where the loader looks. */
+/* With the libraries of this machine, if any. ctest runs it again with the fake libraries in the loader's path. */
 TEST(the_usual_names) {
     ms_gpu *gpu = NULL;
     bool has_fake = getenv("MEMSCALE_TEST_FAKE") != NULL;
@@ -301,7 +301,7 @@ TEST(visible_devices_are_numbered_anew) {
     check_nothing_left();
 }
 
-/* In the child: nothing works, nothing is called, and destroying is fine. */
+/* In the child, nothing works, nothing is called, and the ms_gpu can be destroyed. */
 static void check_child(ms_gpu *gpu, const void *data) {
     int64_t n_calls = fake_calls(NULL);
     uint64_t sum = 0;
@@ -329,7 +329,7 @@ TEST(a_forked_child_keeps_its_hands_off) {
         _Exit(0);
     }
     CHECK(child > 0 && waitpid(child, &state, 0) == child && WIFEXITED(state) && WEXITSTATUS(state) == 0);
-    CHECK_EQ_U64(checksum_of(gpu, 0, data, 64), sum); /* and the parent goes on */
+    CHECK_EQ_U64(checksum_of(gpu, 0, data, 64), sum); /* the parent still works */
     fake_free(data);
     ms_gpu_destroy(gpu);
     check_nothing_left();
@@ -367,7 +367,7 @@ TEST(several_threads_at_once) {
     pthread_t threads[N];
     worker workers[N];
     fake_settings_now()->n_devices = 2;
-    ms_gpu *gpu = open_fake("/proc/memscale"); /* a cache that fails, for its state is shared too */
+    ms_gpu *gpu = open_fake("/proc/memscale"); /* a cache that fails, because its state is shared too */
     for (int i = 0; i < N; i++) {
         workers[i] = (worker){gpu, i % 2, (uint64_t)i * 100};
         CHECK(pthread_create(&threads[i], NULL, work, &workers[i]) == 0);
@@ -389,12 +389,12 @@ TEST(the_link_is_measured) {
         CHECK(link.struct_bytes == sizeof link && link.n_bytes == sizes[i] && link.intact == 1);
         CHECK(link.to_device_rate > 0 && link.from_device_rate > 0 && link.both_rate > 0 && link.pinning_rate > 0);
     }
-    fake_settings_now()->total_bytes = 1 << 20; /* room for the first buffer alone */
+    fake_settings_now()->total_bytes = 1 << 20; /* room for the first buffer only */
     CHECK_STATUS(ms_gpu_measure_link(gpu, 1, 600000, &link), MS_E_CUDA);
     CHECK(strstr(ms_error_message(), "OUT_OF_MEMORY") != NULL);
     fake_fail("cuMemHostAlloc", 2, 2);
     CHECK_STATUS(ms_gpu_measure_link(gpu, 1, 4096, &link), MS_E_NO_MEMORY);
-    CHECK_EQ_INT(link.n_bytes, 1 << 20); /* as it was */
+    CHECK_EQ_INT(link.n_bytes, 1 << 20); /* unchanged */
     ms_gpu_destroy(gpu);
     check_nothing_left();
 }

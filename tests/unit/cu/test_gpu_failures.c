@@ -1,7 +1,7 @@
 /* test_gpu_failures.c - every function of the three libraries failing, at each of its calls in turn.
  *
- * The list is the library's own (driver.h). Whatever fails, a call gives its error or a stated way around; what it
- * returns as a result is right; nothing is left behind and the thread's current context is the one from before.
+ * The list is the library's own (driver.h). Whatever fails, a call returns its error or uses a documented fallback; its
+ * result is correct; nothing is leaked, and the thread's current context is the same as before.
  */
 #include "fake_gpus.h"
 
@@ -22,7 +22,7 @@ static void check_outcome(const char *call, const char *where, ms_status status)
         test_fail(__FILE__, __LINE__, "%s fails, %s: %s: %s", call, where, ms_status_name(status), ms_error_message());
 }
 
-/* A life with everything in it, on the second of two devices. */
+/* The whole life of a ms_gpu, with every call, on the second of two devices. */
 static void live(const char *call) {
     ms_gpu_options options = fake_options(root);
     ms_gpu *gpu = NULL;
@@ -47,7 +47,7 @@ static void live(const char *call) {
     ms_gpu_destroy(gpu);
 }
 
-/* Does one life with the nth call failing; were there that many? */
+/* Run one life with the nth call failing. Returns whether there were that many calls. */
 static bool live_failing(const char *call, int code, int nth) {
     int depth = 0;
     int64_t n_before = fake_calls(call), n_lost = fake_lost();
@@ -63,7 +63,8 @@ static bool live_failing(const char *call, int code, int nth) {
         if (fake_live((enum fake_kind)kind) != 0)
             test_fail(__FILE__, __LINE__, "%s fails (%d) at call %d: an object of kind %d is left", call, code, nth,
                       kind);
-    bool cannot_enter = strcmp(call, "cuCtxPushCurrent_v2") == 0; /* to unload programs: they go with the context */
+    bool cannot_enter =
+        strcmp(call, "cuCtxPushCurrent_v2") == 0; /* then programs cannot be unloaded and go with the context */
     if (fake_lost() != n_lost && !cannot_enter)
         test_fail(__FILE__, __LINE__, "%s fails (%d) at call %d: objects went with the context", call, code, nth);
     if (fake_retained() != 0 || fake_nvml_users() != 0)
@@ -71,7 +72,7 @@ static bool live_failing(const char *call, int code, int nth) {
     return used;
 }
 
-/* With a fresh cache, since a filled one would hide the compiler. */
+/* With an empty cache, since a filled one would bypass the compiler. */
 static void fail_everywhere(const char *call) {
     static const int codes[] = {999, 2, 200};
     for (size_t i = 0; i < sizeof codes / sizeof *codes; i++) {
@@ -86,7 +87,7 @@ static void fail_everywhere(const char *call) {
 
 static void start(void) {
     fake_settings_now()->n_devices = 2;
-    fake_push(0); /* a context that must be there afterwards */
+    fake_push(0); /* a context that must be current afterwards */
 }
 
 #define FAIL_CALL(result, name, arguments, need) fail_everywhere(#name);
@@ -104,13 +105,13 @@ TEST(every_call_of_nvml) {
 TEST(every_call_of_nvrtc) {
     start();
     MS__NVRTC_SYMBOLS(FAIL_CALL)
-    fake_settings_now()->nvrtc_last = 89; /* by way of PTX */
+    fake_settings_now()->nvrtc_last = 89; /* compile to PTX */
     MS__NVRTC_SYMBOLS(FAIL_CALL)
     fake_settings_now()->compile_log = "error";
     MS__NVRTC_SYMBOLS(FAIL_CALL)
 }
 
-/* All calls of one function fail, for good. */
+/* All calls of one function fail, always. */
 #define FAIL_ALWAYS(result, name, arguments, need)                                                                     \
     tree_make(root);                                                                                                   \
     (void)live_failing(#name, 999, 0);                                                                                 \

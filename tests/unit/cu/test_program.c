@@ -1,7 +1,7 @@
-/* test_program.c - how a program comes onto a device: compiled, from the cache, from PTX, or not at all.
+/* test_program.c - how a program gets onto a device: compiled, from the cache, from PTX, or not at all.
  *
- * The checksum stands for all programs: its result is right whichever way it came, so what is looked at is the number
- * of compilations and what lies in the cache's folder.
+ * The checksum represents all programs. Its result is right however it was loaded, so the tests look at the number of
+ * compilations and at the files in the cache's folder.
  */
 #define _DEFAULT_SOURCE
 #include "fake_gpus.h"
@@ -24,7 +24,7 @@ static char root[TREE_ROOT_BYTES];
 
 static int64_t n_compiled(void) { return fake_calls("nvrtcCompileProgram"); }
 
-/* A checksum on the device is right; was it computed there, by a kernel? */
+/* Check that a checksum of device memory is right. Returns whether a kernel computed it. */
 static int64_t use(ms_gpu *gpu) {
     int64_t n_launched = fake_calls("cuLaunchKernel");
     void *data = fake_alloc(0, N_BYTES);
@@ -34,7 +34,7 @@ static int64_t use(ms_gpu *gpu) {
     return fake_calls("cuLaunchKernel") - n_launched;
 }
 
-/* A ms_gpu's whole life with one use in it. */
+/* The whole life of a ms_gpu, with one checksum. */
 static void live(const char *cache) {
     ms_gpu *gpu = open_fake(cache);
     CHECK_EQ_INT(use(gpu), 1);
@@ -102,7 +102,7 @@ TEST(what_the_code_depends_on_is_in_the_key) {
     tree_remove(root);
 }
 
-/* Every damage makes one new compilation, and the file is whole again afterwards. */
+/* Every kind of damage causes one new compilation, and the file is intact again afterwards. */
 static void check_replaced(const char *path, const unsigned char *whole, size_t n_whole) {
     unsigned char now[4096];
     int64_t n_before = n_compiled();
@@ -155,7 +155,7 @@ TEST(a_file_of_another_program_is_not_taken) {
     tree_remove(root);
 }
 
-/* The driver has the last word on a cached program, too. */
+/* The driver may refuse a cached program too. */
 TEST(cached_code_that_does_not_load_is_made_again) {
     tree_make(root);
     live(root);
@@ -175,7 +175,7 @@ TEST(a_folder_or_pipe_in_the_place_of_the_file) {
     live(root);
     CHECK_EQ_INT(n_compiled(), 2);
     CHECK(unlink(path) == 0 && mkdir(path, 0700) == 0);
-    live(root); /* cannot be */
+    live(root); /* cannot be replaced */
     live(root);
     CHECK_EQ_INT(n_compiled(), 4);
     tree_remove(root);
@@ -196,7 +196,7 @@ TEST(a_cache_that_cannot_be_written) {
         CHECK(cache.works == 0 && strstr(cache.text, i == 0 ? "/file" : "/proc/memscale") != NULL);
         ms_gpu_destroy(gpu);
     }
-    ms_gpu *gpu = open_fake(below_file); /* and it is known before anything is compiled */
+    ms_gpu *gpu = open_fake(below_file); /* known before anything is compiled */
     CHECK_EQ_INT(part_of(gpu, MS_GPU_CACHE).works, 0);
     ms_gpu_destroy(gpu);
     check_nothing_left();
@@ -255,7 +255,7 @@ TEST(without_nvrtc) {
     int64_t has_ptx = part_of(gpu, MS_GPU_PTX).works;
     CHECK_EQ_INT(part_of(gpu, MS_GPU_NVRTC).works, 0);
     for (int i = 0; i < 3; i++) CHECK_EQ_INT(use(gpu), has_ptx);
-    CHECK_EQ_INT(n_said, !has_ptx); /* that the host does it is said once */
+    CHECK_EQ_INT(n_said, !has_ptx); /* the fallback to the host is logged once */
     if (!has_ptx) CHECK(strstr(said[0], "on the host") != NULL && strstr(said[0], "no NVRTC") != NULL);
     ms_gpu_destroy(gpu);
     ms_log_set_sink(NULL);
@@ -306,7 +306,7 @@ TEST(the_log_of_a_compilation_that_fails) {
         CHECK(strstr(ms_error_message(), "expected a ';'") != NULL && strstr(ms_error_message(), "broken") != NULL);
         CHECK(strstr(ms_error_message(), "without PTX") != NULL);
     }
-    CHECK_EQ_INT(n_compiled(), 1); /* not in vain a second time */
+    CHECK_EQ_INT(n_compiled(), 1); /* not tried a second time */
     CHECK_STATUS(ms__gpu_leave(gpu, MS_OK), MS_OK);
     CHECK_EQ_INT(use(gpu), part_of(gpu, MS_GPU_PTX).works); /* the checksum has its PTX */
     ms_gpu_destroy(gpu);

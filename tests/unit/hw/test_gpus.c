@@ -1,4 +1,4 @@
-/* test_hw_gpus.c - GPUs in the hardware record: what is read from where, and what is unknown when it cannot be. */
+/* test_gpus.c - GPUs in the hardware record: where each field is read, and what is unknown if that fails. */
 #define _DEFAULT_SOURCE
 #include "fake_gpus.h"
 
@@ -37,7 +37,7 @@ TEST(an_idle_device) {
     CHECK_EQ_STR(gpu.uuid, "GPU-00102030-4050-6070-8090-a0b0c0d0e0f0");
     CHECK_EQ_INT(gpu.memory_total_bytes, 24 * GB);
     CHECK_EQ_INT(gpu.memory_free_bytes, 21 * GB);
-    CHECK_EQ_INT(gpu.memory_others_bytes, 3 * GB); /* exactly: without a context nothing of it is ours */
+    CHECK_EQ_INT(gpu.memory_others_bytes, 3 * GB); /* exact: without a context, none of it is ours */
     CHECK_EQ_INT(gpu.capability, 90);
     CHECK(gpu.has_bf16 == 1 && gpu.has_fp16 == 1 && gpu.n_multiprocessors == 100);
     CHECK(gpu.pcie_generation == 5 && gpu.pcie_width == 16 && gpu.is_mig == 0 && gpu.is_integrated == 0);
@@ -62,7 +62,7 @@ TEST(a_device_that_this_process_uses) {
     check_nothing_left();
     fake_fail("cuDevicePrimaryCtxGetState", 999, 1);
     CHECK_EQ_INT(first().memory_others_bytes, -1);
-    CHECK_EQ_INT(first().memory_others_bytes, 3 * GB); /* without a context it is known in a container, too */
+    CHECK_EQ_INT(first().memory_others_bytes, 3 * GB); /* without a context, it is known in a container too */
 }
 
 TEST(older_nvml) {

@@ -1,7 +1,7 @@
-/* test_hw.c - reading a machine: fake trees of /proc and /sys for every kind of container, and the real one.
+/* test_host.c - reading a machine: fake trees of /proc and /sys for every kind of container, and the real one.
  *
- * A tree has the files that its test names and nothing else. The machine in all of them has 64 GB, of which 48 can be
- * taken, unless the test is about that.
+ * A tree has the files that its test names and nothing else. The machine in all of them has 64 GB, of which 48 are
+ * available, unless the test is about that.
  */
 #include "runner.h"
 
@@ -13,7 +13,7 @@
 #define GB ((int64_t)1 << 30)
 #define V2 "/sys/fs/cgroup"
 
-/* 64 GB, of which 48 can be taken */
+/* 64 GB, of which 48 are available */
 static const char meminfo[] = "MemTotal:       67108864 kB\nMemFree:        10485760 kB\nMemAvailable:   50331648 kB\n"
                               "Buffers:          123456 kB\n";
 
@@ -21,7 +21,7 @@ typedef struct tree_file {
     const char *path, *text;
 } tree_file;
 
-/* What ms_hw_detect says about a tree with these files and, unless there is one among them, the meminfo above. */
+/* The result of ms_hw_detect for a tree with these files and, unless they have one, the meminfo above. */
 static ms_status detect(const tree_file *files, size_t n_files, ms_hw *out) {
     char root[TREE_ROOT_BYTES];
     tree_make(root);
@@ -69,7 +69,7 @@ TEST(v2_takes_the_tightest_of_all_levels) {
     CHECK_EQ_INT(hw.cgroup_version, 2);
     CHECK_EQ_INT(hw.memory_total_bytes, 64 * GB);
     CHECK_EQ_INT(hw.memory_limit_bytes, 8 * GB);
-    CHECK_EQ_INT(hw.memory_available_bytes, 6 * GB); /* 8, less 3 used, of which 1 is cache that can go */
+    CHECK_EQ_INT(hw.memory_available_bytes, 6 * GB); /* 8, less 3 used, of which 1 is reclaimable cache */
 }
 
 TEST(v2_without_a_limit) {
@@ -95,7 +95,7 @@ TEST(a_limit_above_the_machine_is_none) {
     CHECK_EQ_INT(hw.memory_available_bytes, 48 * GB);
 }
 
-/* A parent with the looser limit may be the fuller one: siblings use it, too. */
+/* A parent with a higher limit may have less memory left: siblings use it too. */
 TEST(the_fullest_level_says_what_is_left) {
     static const tree_file files[] = {
         {V2 "/cgroup.controllers", "memory\n"}, {"/proc/self/cgroup", "0::/a/b\n"},

@@ -215,7 +215,7 @@ TEST(versions) {
 TEST(what_is_no_record) {
     static const char *const texts[] = {"", "null", "[]", "{}", "1", "\"memscale_hw\"", "{\"memscale_hw\": 1}"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) check_refused(texts[i], MS_E_PARSE);
-    size_t n = strlen(sample_text) - 1; /* without the newline behind the bracket */
+    size_t n = strlen(sample_text) - 1; /* without the newline after the bracket */
     for (size_t cut = 0; cut < n; cut++) {
         ms_hw hw = {.struct_bytes = sizeof hw};
         CHECK_STATUS(ms_hw_from_json(sample_text, cut, &hw), MS_E_PARSE);

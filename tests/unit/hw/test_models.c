@@ -65,7 +65,7 @@ TEST(keys_are_unique_and_plain) {
     }
 }
 
-/* A driver's name may stand for several sizes: then for the least. */
+/* A driver's name may be shared by several sizes; then it means the smallest. */
 TEST(every_model_finds_itself) {
     for (int64_t i = 0; i < ms_gpu_model_count(); i++) {
         ms_gpu_model m = model_at(i), found = {.struct_bytes = sizeof found};
@@ -148,7 +148,7 @@ TEST(names_that_people_write) {
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) check_found(pairs[i][0], pairs[i][1]);
 }
 
-/* Chips whose names begin like one of the table, but which are others; sizes that do not exist; and slips. */
+/* Chips whose names only begin like one of the table; sizes that do not exist; and typing errors. */
 TEST(names_that_are_not_there) {
     check_unknown("NVIDIA GeForce RTX 3070 Laptop GPU", "rtx3070");
     check_unknown("NVIDIA GeForce RTX 2060 with Max-Q Design", "rtx2060");

@@ -28,7 +28,7 @@ static const char sample_text[] = "{\n  \"memscale_rates\": 1,\n  \"source\": 1,
                                   "  \"from_device_mb_per_s\": 26000,\n  \"both_mb_per_s\": 45000,\n"
                                   "  \"pinning_mb_per_s\": 1900,\n  \"launch_ns\": 2300,\n  \"dispatch_ns\": 5400\n}\n";
 
-/* Every number of the structure behind its size, as the header orders them. */
+/* Every number of the structure after its size, in the order of the header. */
 #define N_NUMBERS ((sizeof(ms_rates) - offsetof(ms_rates, source)) / sizeof(int64_t))
 
 static ms_status from_text(const char *text, ms_rates *out) {
@@ -83,7 +83,7 @@ TEST(every_model_has_rates) {
     }
 }
 
-/* The shares are part of what makes plans repeat: a change of them is a decision. */
+/* Plans depend on the shares, so they must only change on purpose. */
 TEST(shares_of_the_peak) {
     ms_gpu_model model = {.struct_bytes = sizeof model};
     ms_rates rates = {.struct_bytes = sizeof rates};
@@ -169,7 +169,7 @@ TEST(versions) {
 TEST(what_is_no_record) {
     static const char *const texts[] = {"", "null", "[]", "{}", "1", "\"memscale_rates\"", "{\"memscale_rates\": 1}"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) check_refused(texts[i], MS_E_PARSE);
-    size_t n = strlen(sample_text) - 1; /* without the newline behind the bracket */
+    size_t n = strlen(sample_text) - 1; /* without the newline after the bracket */
     for (size_t cut = 0; cut < n; cut++) {
         ms_rates rates = {.struct_bytes = sizeof rates};
         CHECK_STATUS(ms_rates_from_json(sample_text, cut, &rates), MS_E_PARSE);
@@ -215,7 +215,7 @@ TEST(guesses_that_make_no_sense) {
     CHECK(memcmp(&rates, &untouched, sizeof rates) == 0);
 }
 
-/* What could not be read back is not written. */
+/* Rates that could not be read back are not written. */
 TEST(arguments_are_checked) {
     ms_gpu_model model = {.struct_bytes = sizeof model}, small_model = {.struct_bytes = sizeof small_model - 8};
     ms_rates rates = sample, small = {.struct_bytes = sizeof small - 8};

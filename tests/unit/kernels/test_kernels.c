@@ -1,7 +1,7 @@
 /* test_kernels.c - every kernel of the table against its reference, and the checksum against its promises.
  *
- * The device code runs on the fake device, compiled for the host from the very text that is embedded. A kernel in the
- * table without a test here does not compile.
+ * The device code runs on the fake device, compiled for the host from the same text that is embedded. If a kernel of
+ * the table has no test here, this file does not compile.
  */
 #include "fake_gpus.h"
 
@@ -78,7 +78,7 @@ TEST(arguments_of_another_size_are_refused) {
     ms_gpu_destroy(gpu);
 }
 
-/* The formula once more, byte by byte. */
+/* The formula again, byte by byte. */
 static uint64_t by_the_formula(const unsigned char *data, size_t n_bytes) {
     uint64_t sum = 0, word = 0;
     for (size_t i = 0; i < n_bytes; i++) {
@@ -103,7 +103,7 @@ TEST(the_checksum_is_its_formula_wherever_the_bytes_lie) {
     }
 }
 
-/* Part of nothing that is kept, but a change of the formula should be meant. */
+/* No file contains checksums, but the formula must only change on purpose. */
 TEST(known_checksums) {
     CHECK_EQ_U64(ms_checksum("", 0), UINT64_C(0xCA9F68570E703967));
     CHECK_EQ_U64(ms_checksum("a", 1), UINT64_C(0x2D54400D4B804A73));
@@ -121,7 +121,7 @@ TEST(every_change_shows) {
     }
     for (size_t n = 0; n < sizeof data; n++) CHECK(ms_checksum(data, n) != sum); /* lost zeros too */
     CHECK(ms_checksum(other, 65) != sum);
-    for (size_t i = 0; i + 8 < 40; i++) { /* two words, or two bytes, that changed places */
+    for (size_t i = 0; i + 8 < 40; i++) { /* two words, or two bytes, swapped */
         memcpy(other, data, sizeof data);
         memcpy(other + i, data + i + 1, 1);
         memcpy(other + i + 1, data + i, 1);

@@ -1,4 +1,4 @@
-/* test_advise.c - what would fit where nothing does. */
+/* test_advise.c - what would fit if no plan does. */
 #include "device.h"
 #include "error_info.h"
 #include "plans.h"
@@ -7,7 +7,7 @@
 static const ms_rates rates = {
     .struct_bytes = sizeof(ms_rates), .fp32_gflops = 10, .memory_mb_per_s = 1000, .dispatch_ns = 1000};
 
-/* The budget that is found has a plan; one that is a little smaller than the smallest peak has none. */
+/* The budget that is found has a plan; one just below the smallest peak has none. */
 TEST(a_budget_that_suffices) {
     ms_profile *profile = two_unit_profile();
     ms_device device = DEVICE_WITH(&rates, 0);
@@ -24,7 +24,7 @@ TEST(a_budget_that_suffices) {
     ms_plan_destroy(plan_of(&request));
     device.usable_bytes = smallest;
     CHECK_STATUS(ms_plan_find_budget(&request, &budget), MS_OK);
-    CHECK_EQ_INT(budget, 0); /* the device has not so much */
+    CHECK_EQ_INT(budget, 0); /* the device has less */
     CHECK_EQ_STR(ms_error_message(), "");
     CHECK_STATUS(ms_plan_find_budget(&request, NULL), MS_E_INVALID);
     CHECK_STATUS(ms_plan_find_budget(NULL, &budget), MS_E_INVALID);
@@ -50,7 +50,7 @@ TEST(batches_that_grow_evenly) {
     CHECK(search.low == 30 && search.high == 31 && n == 2);
 }
 
-/* A step that grows with the square of the batch, or jumps: found in a few tries, or given up. */
+/* A step that grows with the square of the batch, or jumps: found in a few tries, or the search gives up. */
 TEST(batches_that_do_not) {
     for (int64_t limit = 0; limit < 70000; limit += 997) {
         ms_batch_search search = search_of(256, 66000, 464, limit);

@@ -1,4 +1,4 @@
-/* test_appraise.c - what plans of the small model come to: by its chain, by simulations, and with torch's allocator. */
+/* test_appraise.c - what plans of the small model cost: by its chain, by simulations, and with torch's allocator. */
 #include "device.h"
 #include "plan/decide.h"
 #include "plans.h"
@@ -13,7 +13,7 @@ static const ms_device host = {.struct_bytes = sizeof(ms_device), .rates = &host
 static const ms_device gpu = {
     .struct_bytes = sizeof(ms_device), .rates = &gpu_rates, .n_multiprocessors = 132, .kind = MS_DEVICE_GPU};
 
-/* A decision about the small model that is open, with its fine list. */
+/* An open decision about the small model, with its list on the fine grid. */
 typedef struct opened {
     ms_profile *profile;
     ms_plan_request request;
@@ -50,13 +50,13 @@ TEST(a_model_left_alone_and_recomputed) {
     CHECK_EQ_INT(c.peak_bytes, 17920);
     CHECK_EQ_INT(c.step_ns, STEP_NS + OP_NS);
     CHECK_EQ_INT(c.host_bytes, 0);
-    o.list.least_ns = 3 * STEP_NS; /* it counts as no faster */
+    o.list.least_ns = 3 * STEP_NS; /* every plan counts as at least this slow */
     CHECK_STATUS(ms__appraise(&o.decision, &o.list, (const uint8_t[]){1, 0}, INT64_MAX, &c), MS_OK);
     CHECK_EQ_INT(c.step_ns, 3 * STEP_NS);
     close_decision(&o);
 }
 
-/* Above the limit, it is enough to know that. */
+/* Above the limit, the exact value does not matter. */
 TEST(more_than_is_asked_for) {
     opened o;
     ms__candidate c;
@@ -89,7 +89,7 @@ TEST(what_the_allocator_reserves) {
     ms_simulation *sim = NULL;
     CHECK_STATUS(ms_simulation_create(&request, &sim), MS_OK); /* it is enough, */
     ms_simulation_destroy(sim);
-    if (needed > peak) { /* and no less is */
+    if (needed > peak) { /* and less is not */
         request.limit_bytes = peak;
         CHECK_STATUS(ms_simulation_create(&request, &sim), MS_E_BUDGET);
     }

@@ -1,4 +1,4 @@
-/* test_chain.c - chains of a few units: playing them by hand, grids and levels of host memory. */
+/* test_chain.c - chains of a few units: values by hand, grids, and levels of host memory. */
 #include "chains.h"
 #include "sim/roofline.h"
 
@@ -55,11 +55,11 @@ static small_chain linked_chain(void) {
 TEST(a_backlog_is_on_the_device) {
     small_chain s = linked_chain();
     (void)open_chain(&s, 2);
-    check_value(play(&s, OFFLOAD, KEEP), 40 + 150, 1 + 6, 40); /* three ticks are left: 60 ns at the end */
+    check_value(play(&s, OFFLOAD, KEEP), 40 + 150, 1 + 6, 40); /* three slots are left: 60 ns at the end */
     check_value(play(&s, OFFLOAD_BLOCKING, KEEP), 170, 1 + 10, 40);
     s.units[1].options[KEEP].hide_slots = 12;
     check_value(play(&s, OFFLOAD, KEEP), 40 + 150, 1, 40);
-    s.between[1] = 200; /* five ticks stand there, too */
+    s.between[1] = 200; /* five slots are on the device here too */
     check_value(play(&s, OFFLOAD, KEEP), 40 + 200, 1, 40);
     check_value(play(&s, OFFLOAD_BLOCKING, KEEP), 200, 11, 40);
     s.between[2] = 300;
@@ -143,7 +143,7 @@ TEST(ticks_are_rounded_up) {
     ms__arena_free(&arena);
 }
 
-/* Ticks of the fine grid are shorter; either way those that count have room. */
+/* The fine grid has shorter ticks; both grids have room for the options that they are for. */
 TEST(grids_with_and_without_waits) {
     small_chain s = linked_chain();
     ms__chain *chain = open_chain(&s, 2);

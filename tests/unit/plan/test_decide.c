@@ -1,7 +1,7 @@
-/* test_decide.c - plans for the small model of steps.h: what is decided from a step, against simulations of every plan.
+/* test_decide.c - plans for the small model of steps.h: decisions from a step, compared with simulations of every plan.
  *
- * Kept, its peak is 22016 and it takes 7700 ns, 1100 for each operation (test_sim_actions.c has the rest). The peak is
- * in backward of unit 1, where what unit 0 keeps matters.
+ * With every unit kept, the peak is 22016 and the step takes 7700 ns, 1100 for each operation (test_sim_actions.c has
+ * the rest). The peak is in backward of unit 1, so what unit 0 keeps matters.
  */
 #include "device.h"
 #include "plans.h"
@@ -100,7 +100,7 @@ TEST(budgets_and_their_plans) {
     ms_profile_destroy(profile);
 }
 
-/* The loss by tiles is slower than recomputing one unit, and takes less. */
+/* Tiling the loss is slower than recomputing one unit, and needs less memory. */
 TEST(model_options_and_their_plans) {
     static const ms_plan_summary first = {.predicted_peak_bytes = 17920, .step_ns = STEP_NS + OP_NS};
     static const ms_plan_summary loss = {
@@ -108,7 +108,7 @@ TEST(model_options_and_their_plans) {
     static const ms_plan_summary both = {
         .predicted_peak_bytes = 12800, .step_ns = STEP_NS + 3 * OP_NS + 6000, .model_options = MS_MODEL_TILE_LOSS};
     ms_profile *profile = two_unit_profile();
-    static const uint32_t sets[] = {MS_MODEL_TILE_LOSS, MS_MODEL_ALL}; /* others take a chunk of 64 MiB */
+    static const uint32_t sets[] = {MS_MODEL_TILE_LOSS, MS_MODEL_ALL}; /* the others need a chunk of 64 MiB */
     for (int i = 0; i < 2; i++) {
         check_plan(profile, 17920, sets[i], &first, MS_ACTION_RECOMPUTE, MS_ACTION_KEEP);
         check_plan(profile, 17919, sets[i], &loss, MS_ACTION_KEEP, MS_ACTION_KEEP);
@@ -117,7 +117,7 @@ TEST(model_options_and_their_plans) {
     ms_profile_destroy(profile);
 }
 
-/* No combination of actions has a lower peak than the smallest that is named; none that fits is faster. */
+/* No combination of actions has a lower peak than the smallest reachable one; none that fits is faster. */
 TEST(against_every_plan) {
     static const uint32_t sets[] = {1U << MS_ACTION_RECOMPUTE, 1U << MS_ACTION_OFFLOAD_BLOCKING,
                                     1U << MS_ACTION_OFFLOAD | 1U << MS_ACTION_RECOMPUTE, 1U << MS_ACTION_TILE,
@@ -142,7 +142,7 @@ TEST(against_every_plan) {
     ms_profile_destroy(profile);
 }
 
-/* A larger budget never gives a slower plan, a smaller one never a higher peak; with and without an aim. */
+/* A larger budget never gives a slower plan, a smaller one never a higher peak; with and without a slowdown. */
 TEST(budgets_in_order) {
     static const int64_t slowdowns[] = {-1, 0, 150000, 300000};
     ms_profile *profile = two_unit_profile();
@@ -211,7 +211,7 @@ TEST(host_memory_is_limited) {
     CHECK_STATUS(ms_plan_create(&request, &plan), MS_E_BUDGET);
     request.host_limit_bytes = 0;
     CHECK_STATUS(ms_plan_create(&request, &plan), MS_E_BUDGET);
-    request.model_options = MS_MODEL_OFFLOAD; /* which takes 4096 itself */
+    request.model_options = MS_MODEL_OFFLOAD; /* which needs 4096 itself */
     request.host_limit_bytes = 4095;
     CHECK_EQ_INT(smallest_of(&request), BASELINE);
     ms_profile_destroy(profile);
@@ -251,7 +251,7 @@ TEST(units_that_have_to_be_kept) {
     ms_profile_destroy(profile);
 }
 
-/* What recomputing takes is unknown, so units are kept; model options are possible. */
+/* Without a recomputed trace, the cost of recomputing is unknown: units are kept, but model options are possible. */
 TEST(a_step_that_was_only_seen_kept) {
     script kept;
     two_units(&kept, false);

@@ -1,4 +1,4 @@
-/* test_explain.c - what plans, and budgets that nothing fits, say to people. */
+/* test_explain.c - the texts of plans, and of budgets that no plan fits. */
 #include "device.h"
 #include "plans.h"
 
@@ -14,7 +14,7 @@ static const ms_rates rates = SMALL_RATES(0);
 
 static const ms_device device = {.struct_bytes = sizeof(ms_device), .rates = &rates, .kind = MS_DEVICE_HOST};
 
-/* Everything may be done but copies. */
+/* Everything is allowed except copies. */
 static ms_plan_request step_request(const ms_profile *profile, int64_t budget_bytes) {
     ms_plan_request request = request_of(profile, budget_bytes, MS_PLAN_FASTEST);
     request.device = &device;
@@ -31,7 +31,7 @@ static void check_text(const ms_plan *plan, const char *const *parts) {
     ms_free(text);
 }
 
-/* The first line is exactly this. */
+/* The first line is exactly `wanted`. */
 static void check_paragraph(const ms_plan *plan, const char *wanted) {
     char *text = NULL;
     CHECK_STATUS(ms_plan_explain(plan, &text), MS_OK);
@@ -99,7 +99,7 @@ TEST(a_model_that_is_left_alone) {
     ms_profile_destroy(profile);
 }
 
-/* Sizes of one sentence that differ are told apart. */
+/* Different sizes in one sentence look different. */
 TEST(a_plan_that_does_not_fit) {
     ms_profile *profile = two_unit_profile();
     ms_plan_request request = step_request(profile, 12799);
@@ -133,7 +133,7 @@ TEST(plans_that_say_little) {
     ms_plan_destroy(plan);
 }
 
-/* The text is UTF-8 also where a name is too long for it. */
+/* The text is valid UTF-8 even if a name is cut. */
 TEST(long_names_are_cut_between_characters) {
     char name[128] = "a";
     for (int i = 0; i < 60; i++) strcat(name, "\xC3\xA9");

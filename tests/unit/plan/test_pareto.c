@@ -1,4 +1,4 @@
-/* test_pareto.c - the trade of memory for time of the small model, whose every plan is known. */
+/* test_pareto.c - the trade between memory and time of the small model, all of whose plans are known. */
 #include "device.h"
 #include "plans.h"
 #include "steps.h"
@@ -10,7 +10,7 @@ static const ms_rates rates = SMALL_RATES(0);
 
 static const ms_device device = {.struct_bytes = sizeof(ms_device), .rates = &rates, .kind = MS_DEVICE_HOST};
 
-/* Everything may be done but copies. */
+/* Everything is allowed except copies. */
 static ms_plan_request step_request(const ms_profile *profile, int64_t budget_bytes) {
     ms_plan_request request = request_of(profile, budget_bytes, MS_PLAN_FASTEST);
     request.device = &device;
@@ -28,7 +28,7 @@ static int64_t pareto_of(const ms_plan_request *request, ms_pareto_point points[
     return n;
 }
 
-/* The plans of test_decide.c: kept, one recomputed, the loss by tiles, and that with a unit in tiles. */
+/* The plans of test_decide.c: all kept, one recomputed, the loss tiled, and the loss and a unit tiled. */
 TEST(the_trade_of_the_small_model) {
     static const int64_t peaks[] = {BASELINE, 17920, 15744, 12800};
     ms_profile *profile = two_unit_profile();
@@ -50,7 +50,7 @@ TEST(the_trade_of_the_small_model) {
     ms_profile_destroy(profile);
 }
 
-/* A budget that is a point's peak has a plan that is no slower, but for what ticks round. */
+/* With the peak of a point as budget, there is a plan that is not slower, apart from the rounding of ticks. */
 TEST(points_are_plans) {
     ms_profile *profile = two_unit_profile();
     ms_plan_request request = step_request(profile, 1);

@@ -1,8 +1,8 @@
-/* test_plan.c - plans for small models whose best plan is known: aims, limits, reasons and errors.
+/* test_plan.c - plans for small models whose best plan is known: goals, limits, reasons and errors.
  *
- * The model of the four equal units (plans.h): recomputing one frees 90 KB; the last frees nothing at its own backward,
- * which the peak is then at. All recomputed, the peak is three inputs and one whole unit: 130 KB above what is
- * resident.
+ * The model has four equal units (plans.h): recomputing one frees 90 KB, but the last frees nothing in its own
+ * backward, which then has the peak. With all recomputed, the peak is three inputs and one whole unit: 130 KB above the
+ * resident bytes.
  */
 #include "plans.h"
 
@@ -72,7 +72,8 @@ TEST(ties_are_settled_the_same_way) {
     }
 }
 
-/* The first unit sets the peak, so either of the others will do; the one that holds less is taken. */
+/* The first unit has the peak, so recomputing either of the others is enough; the one that then holds less is
+ * chosen. */
 TEST(of_equal_peaks_the_one_that_keeps_less) {
     ms_unit units[3] = {plain_unit("wide", 300 * KB, 0), plain_unit("thin", 100 * KB, 10 * KB),
                         plain_unit("thick", 100 * KB, 20 * KB)};
@@ -102,7 +103,7 @@ TEST(least_memory_within_the_slowdown) {
     }
 }
 
-/* The slowdown is a wish, the budget is not: where both cannot be had, the fastest plan that fits. */
+/* The budget is more important than the slowdown: if both cannot be met, the fastest plan that fits is chosen. */
 TEST(the_budget_goes_before_the_slowdown) {
     ms_plan_summary s = plan_equal(1200 * KB, 83334, 0);
     CHECK_EQ_INT(s.n_changed, 3);
@@ -166,7 +167,7 @@ TEST(no_plan_fits) {
     ms_profile_destroy(profile);
 }
 
-/* Also for sizes off the resolution of the search: what the error names is exact, and enough. */
+/* The size in the error is exact and sufficient, even if sizes are no multiples of the search's resolution. */
 TEST(the_smallest_budget_is_enough) {
     ms_unit units[3] = {plain_unit("a", 100001, 777), plain_unit("b", 54321, 1), plain_unit("c", 1, 0)};
     ms_profile *profile = profile_with(units, 3, 1000 * KB, 13);
@@ -183,7 +184,7 @@ TEST(the_smallest_budget_is_enough) {
     ms_profile_destroy(profile);
 }
 
-/* Many sizes far below a resolution, none of which can be recomputed: rounded up they would not fit. */
+/* Many sizes far below the resolution, none of which can be recomputed: rounded up, they would not fit. */
 TEST(small_sizes_fit_to_the_byte) {
     enum { N = 50 };
     static const uint32_t flags[] = {0, MS_PLAN_FASTEST, MS_PLAN_FORCE};
@@ -299,7 +300,7 @@ TEST(sizes_of_real_models) {
     ms_profile_destroy(profile);
     ms_plan_summary s = summary_of(plan);
     CHECK(s.predicted_peak_bytes <= request.budget_bytes);
-    CHECK(s.predicted_peak_bytes > request.budget_bytes - INT64_C(1700000000)); /* one less would not do */
+    CHECK(s.predicted_peak_bytes > request.budget_bytes - INT64_C(1700000000)); /* one less would not fit */
     CHECK(s.n_changed > N / 2 && s.n_changed < N);
     ms_plan_destroy(plan);
 }
@@ -323,9 +324,9 @@ TEST(sizes_out_of_range) {
         check_unit_limit(0, 0, bad[i], 0);
         check_unit_limit(0, 0, 0, bad[i]);
     }
-    check_unit_limit(0, huge, 0, 0); /* too much with the other unit */
+    check_unit_limit(0, huge, 0, 0); /* too large together with the other unit */
     check_unit_limit(huge, 0, huge, 0);
-    check_unit_limit((int64_t)1 << 50, 0, 0, (int64_t)1 << 30); /* its cost alone is */
+    check_unit_limit((int64_t)1 << 50, 0, 0, (int64_t)1 << 30); /* its cost alone is too large */
 }
 
 TEST(request_sizes_out_of_range) {
@@ -356,7 +357,7 @@ TEST(the_largest_sizes_work) {
         request.slowdown_ppm = slowdowns[i];
         ms_plan *plan = plan_of(&request);
         CHECK(summary_of(plan).predicted_peak_bytes <= most);
-        CHECK(summary_of(plan).slowdown_ppm <= 401000); /* of a step whose time is cut off at 5/6 */
+        CHECK(summary_of(plan).slowdown_ppm <= 401000); /* of a step whose time saturates at 5/6 */
         if (slowdowns[i] >= 1000000)
             CHECK_EQ_INT(summary_of(plan).n_changed, 1); /* 50 KB of "b" are not worth its time */
         ms_plan_destroy(plan);
@@ -403,7 +404,7 @@ TEST(arguments_are_checked) {
     bad.flags = 1U << 3;
     check_refused(&bad, MS_E_INVALID);
     bad = good;
-    bad.profile = step; /* whose rates are not known */
+    bad.profile = step; /* whose rates are unknown */
     check_refused(&bad, MS_E_INVALID);
     ms_profile_destroy(profile);
     ms_profile_destroy(step);

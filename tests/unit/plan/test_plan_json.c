@@ -1,4 +1,4 @@
-/* test_plan_json.c - plans as files: there and back, a golden plan, strictness, and the match against a model.
+/* test_plan_json.c - plans as files: round trips, a golden plan, strictness, and the match with a model.
  *
  * What is refused is the golden text with one thing changed, so that nothing else can be the cause.
  */
@@ -171,7 +171,7 @@ TEST(strange_names_come_back) {
     ms_plan_destroy(plan);
 }
 
-/* Behaviour changes it (names, sizes of parameters, actions); what was measured does not. */
+/* It changes with behaviour (names, sizes of parameters, actions), not with measurements. */
 TEST(the_fingerprint_is_of_behaviour) {
     ms_unit units[4];
     equal_units(units);
@@ -227,8 +227,8 @@ TEST(versions) {
     check_refused(with("memscale_plan", "memscale_hw"), MS_E_PARSE);
 }
 
-/* Every key of a plan and of a unit. The keys of units follow those of the plan, so the first of a name that both have
- * is the plan's: "host_bytes" of a unit is tested by itself. */
+/* Every key of a plan and of a unit. The keys of units follow those of the plan. So if both have a key, the first is
+ * the plan's: "host_bytes" of a unit is tested separately. */
 static const char *const keys[] = {"baseline_peak_bytes",
                                    "predicted_peak_bytes",
                                    "budget_bytes",
@@ -266,7 +266,7 @@ enum { N_KEYS = sizeof keys / sizeof *keys };
 
 TEST(unknown_missing_and_duplicate_keys) {
     char old[64], new[64];
-    for (size_t i = 0; i < N_KEYS; i++) { /* unknown, and the right one missing */
+    for (size_t i = 0; i < N_KEYS; i++) { /* an unknown key, and the right one missing */
         (void)snprintf(old, sizeof old, "\"%s\"", keys[i]);
         (void)snprintf(new, sizeof new, "\"%sx\"", keys[i]);
         check_refused(with(old, new), MS_E_PARSE);
@@ -313,7 +313,7 @@ TEST(wrong_types) {
         (void)snprintf(new, sizeof new, "\"model_options\": %s", lists[i]);
         check_refused(with("\"model_options\": []", new), MS_E_PARSE);
     }
-    for (size_t i = 0; i < 6; i++) { /* the parts are no object */
+    for (size_t i = 0; i < 6; i++) { /* the parts are not an object */
         (void)snprintf(new, sizeof new, "\"parts\": %s, \"also\": {", others[i]);
         check_refused(with("\"parts\": {", new), MS_E_PARSE);
     }

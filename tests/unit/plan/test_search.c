@@ -1,4 +1,4 @@
-/* test_search.c - searches of small chains against every choice, by hand, and in blocks. */
+/* test_search.c - searches of small chains compared with every choice, by hand, and in blocks. */
 #include <string.h>
 
 #include "chains.h"
@@ -141,7 +141,7 @@ TEST(the_fastest_by_hand) {
     CHECK_STATUS(ms__search_new(&arena, chain, &grid, 1000, &search), MS_OK);
     check_choices(search, 200, 0, KEEP, KEEP);
     check_choices(search, INT64_MAX / 8, 0, KEEP, KEEP);
-    check_choices(search, 199, 30, RECOMPUTE, KEEP); /* the second one's backward would be higher still */
+    check_choices(search, 199, 30, RECOMPUTE, KEEP); /* the backward of the second would be even higher */
     check_choices(search, 175, 30, RECOMPUTE, KEEP);
     CHECK_EQ_INT(ms__search_fastest(search, 174, 1000, choices), MS__NO_TICKS);
     CHECK_EQ_INT(ms__search_fastest(search, 199, 29, choices), MS__NO_TICKS);
@@ -152,7 +152,7 @@ TEST(the_fastest_by_hand) {
     CHECK_EQ_INT(ms__search_leanest(search, 29, choices), 0);
     CHECK_EQ_INT(ms__search_leanest(search, 30, choices), 30);
     CHECK_EQ_INT(ms__search_leanest(search, -1, choices), MS__NO_TICKS);
-    CHECK_STATUS(ms__search_new(&arena, chain, &grid, 29, &search), MS_OK); /* not made for more */
+    CHECK_STATUS(ms__search_new(&arena, chain, &grid, 29, &search), MS_OK); /* the search has no more ticks */
     CHECK_EQ_INT(ms__search_fastest(search, 199, 1000, choices), MS__NO_TICKS);
     CHECK_EQ_INT(ms__search_leanest(search, 1000, choices), 0);
     ms__arena_free(&arena);
@@ -173,7 +173,7 @@ TEST(nothing_to_search) {
     ms__arena_free(&arena);
 }
 
-/* Sizes are counted in cells of which a plan has less than 2^25: a byte here, and 4096 of them for 80 GiB. */
+/* Sizes are counted in cells, of which a plan has fewer than 2^25: a cell is a byte here, and 4096 bytes for 80 GiB. */
 TEST(cells_of_large_chains) {
     static const struct {
         int64_t resident, saved, cell, slack;
@@ -204,7 +204,7 @@ TEST(cells_of_large_chains) {
     }
 }
 
-/* So many units with so many lanes that options are remembered for some of them at a time. */
+/* With this many units and lanes, options are stored for some of the units at a time. */
 TEST(searches_in_blocks) {
     enum { N = 100 };
     static ms__chain_unit units[N];

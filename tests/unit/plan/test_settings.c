@@ -62,7 +62,7 @@ TEST(budgets) {
     CHECK_EQ_INT(request_for(&settings, &gpu, NULL).budget_bytes, INT64_C(1) << 50);
 }
 
-/* With a budget the fastest plan within it, and segments that grow; without, blocks of the allocator are simulated. */
+/* With a budget, the fastest plan within it and growing segments; without, blocks of the allocator are simulated. */
 TEST(aims) {
     ms_settings settings = settings_of(MS_MODE_BALANCED);
     ms_device gpu = device_of(&gpu_rates, MS_DEVICE_GPU, 10 * GIB), cpu = device_of(&cpu_rates, MS_DEVICE_HOST, GIB);
@@ -75,7 +75,7 @@ TEST(aims) {
     CHECK(request.flags == (MS_PLAN_FASTEST | MS_PLAN_FORCE) && request.simulation == 0);
 }
 
-/* What no executor runs is not planned unless that is asked for, and nothing is offloaded to where it already is. */
+/* Actions that no executor runs are not planned unless asked for, and host memory is not offloaded to itself. */
 TEST(techniques) {
     ms_settings settings = settings_of(MS_MODE_AGGRESSIVE);
     ms_device gpu = device_of(&gpu_rates, MS_DEVICE_GPU, GIB), old = device_of(&old_rates, MS_DEVICE_GPU, GIB);

@@ -57,7 +57,7 @@ static const ms_input *input_of(sizes *s, int64_t batch, int64_t length, int64_t
     return &s->input;
 }
 
-/* Who is asked for profiles, and what it answers. */
+/* The source of profiles: how often it is called, and what it returns. */
 typedef struct asked {
     int n_alone, n_shapes;
     ms_status status;
@@ -94,7 +94,7 @@ static void unwatch(watched *w) {
     ms_plan_destroy(w->base);
 }
 
-/* The plan, of which only the address counts: the plans keep it alive. */
+/* The plan, of which only the address is used: `w.plans` keeps it alive. */
 static const ms_plan *plan_for_input(const watched *w, int64_t batch, int64_t length, int64_t side) {
     sizes s;
     ms_plan *plan = NULL;
@@ -103,7 +103,7 @@ static const ms_plan *plan_for_input(const watched *w, int64_t batch, int64_t le
     return plan;
 }
 
-/* Nothing is changed up to 4 x 64; beyond, units are. */
+/* Up to 4 x 64 no unit is changed; beyond, some are. */
 TEST(shapes_of_a_fitted_profile) {
     sizes s;
     ms_profile *profile = fitted_profile();
@@ -125,7 +125,7 @@ TEST(shapes_of_a_fitted_profile) {
     ms_profile_destroy(profile);
 }
 
-/* A plan outlives the plans that it came from, and what the request borrowed may go at once. */
+/* A plan outlives the ms_shape_plans it came from, and what the request borrowed can be freed at once. */
 TEST(plans_are_shared) {
     sizes s;
     ms_profile *profile = fitted_profile();
@@ -151,14 +151,14 @@ TEST(plans_are_shared) {
     CHECK(ms_plan_share(NULL) == NULL && ms_profile_share(NULL) == NULL);
 }
 
-/* A profile of one shape: one of several is asked for once, and serves every other shape. */
+/* With a profile of one shape, one of several shapes is requested once, and is used for every other shape. */
 TEST(shapes_are_learned_once) {
     sizes s;
     ms_profile *one = shaped_profile((ms__shape){2, 64}, NOTHING_ODD);
     asked who = {.shapes = fitted_profile()};
     ms_plan_request request = step_request(one, plain_peak_at(who.shapes, 4, 64));
     watched w = watch(&request, input_of(&s, 2, 64, 7), &who);
-    CHECK(plan_for_input(&w, 2, 60, 7) == w.base); /* smaller: nobody is asked */
+    CHECK(plan_for_input(&w, 2, 60, 7) == w.base); /* smaller: no profile is requested */
     CHECK_EQ_INT(who.n_shapes, 0);
     const ms_plan *larger = plan_for_input(&w, 4, 72, 7);
     CHECK(larger != w.base && summary_of(larger).n_changed > 0);
@@ -174,7 +174,7 @@ TEST(shapes_are_learned_once) {
     ms_profile_destroy(one);
 }
 
-/* Where no profile of several shapes can be had, one of the shape itself; where not even that, the first plan. */
+/* If the source has no profile of several shapes, one of the shape itself is used; without that, the first plan. */
 TEST(shapes_that_cannot_be_learned) {
     sizes s;
     ms_profile *one = shaped_profile((ms__shape){2, 64}, NOTHING_ODD);
@@ -193,7 +193,7 @@ TEST(shapes_that_cannot_be_learned) {
     ms_profile_destroy(one);
 }
 
-/* Other dimensions than batch and length: what is no larger than something known has its plan, else a profile. */
+/* If other dimensions than batch and length differ, an input gets the plan of a larger known input, or a profile. */
 TEST(inputs_that_differ_in_more) {
     sizes s;
     ms_profile *profile = fitted_profile();
@@ -206,7 +206,7 @@ TEST(inputs_that_differ_in_more) {
     CHECK(larger != w.base && who.n_alone == 1);
     CHECK(plan_for_input(&w, 2, 64, 16) == larger && plan_for_input(&w, 2, 63, 15) == larger);
     CHECK_EQ_INT(who.n_alone, 1);
-    /* Other numbers of tensors and dimensions are other inputs. */
+    /* An input with another number of tensors or dimensions is a different input. */
     const int64_t fewer[] = {2, 2, 64};
     ms_input input = {.struct_bytes = sizeof input, .sizes = fewer, .n_sizes = 3, .batch = 2, .length = 64};
     ms_plan *plan = NULL;
@@ -218,7 +218,7 @@ TEST(inputs_that_differ_in_more) {
     ms_profile_destroy(profile);
 }
 
-/* Who profiles may stop the call; nothing is remembered, and the next call asks again. */
+/* The source may stop the call. Nothing is remembered, and the next call asks again. */
 TEST(a_source_that_stops) {
     sizes s;
     ms_profile *profile = fitted_profile();
@@ -234,7 +234,7 @@ TEST(a_source_that_stops) {
     ms_profile_destroy(profile);
 }
 
-/* More inputs than are remembered: plans are forgotten and made again, those in use live on. */
+/* With more inputs than are remembered, plans are forgotten and made again; those in use stay alive. */
 TEST(many_inputs) {
     sizes s;
     ms_profile *profile = fitted_profile();

@@ -1,6 +1,6 @@
-/* test_prim.c - files, folders and libraries of the operating system, where things go wrong above all.
+/* test_prim_linux.c - files, folders and libraries of the operating system, especially their failures.
  *
- * Tests may run as root, whom no permission stops; a path below a regular file and one below /proc fail for everyone.
+ * Tests may run as root, who ignores permissions; a path below a regular file and one below /proc fail for everyone.
  */
 #define _DEFAULT_SOURCE
 #include "runner.h"
@@ -44,7 +44,7 @@ TEST(bytes_are_read_whole) {
     tree_write(root, "/a", "x\0y", 3);
     tree_write(root, "/empty", "", 0);
     CHECK_STATUS(ms__prim_read_bytes(below("/a"), 3, &bytes, &n), MS_OK);
-    CHECK(n == 3 && memcmp(bytes, "x\0y", 4) == 0); /* with the NUL behind */
+    CHECK(n == 3 && memcmp(bytes, "x\0y", 4) == 0); /* with the NUL after it */
     ms_free(bytes);
     CHECK_STATUS(ms__prim_read_bytes(below("/empty"), 0, &bytes, &n), MS_OK);
     CHECK(n == 0 && *(char *)bytes == '\0');
@@ -130,7 +130,7 @@ TEST(what_cannot_be_written_leaves_nothing) {
     tree_remove(root);
 }
 
-/* A write that fails half way: a limit on file sizes stands in for a full disk. */
+/* A write that fails half way: a limit on file sizes acts as a full disk. */
 TEST(a_full_disk_leaves_nothing) {
     static const char large[1 << 20];
     const struct rlimit limit = {65536, 65536};

@@ -11,11 +11,11 @@ TEST(batches_alone) {
     ms_shape shapes[MS_FIT_MAX_SHAPES];
     CHECK_EQ_INT(shapes_of(4, 0, shapes), 3);
     CHECK(shapes[0].batch == 4 && shapes[1].batch == 8 && shapes[2].batch == 12 && shapes[2].length == 0);
-    CHECK_EQ_INT(shapes_of(1, 7, shapes), 3); /* what is copied for two is often not for one */
+    CHECK_EQ_INT(shapes_of(1, 7, shapes), 3); /* a batch of 1 often skips copies that 2 needs */
     CHECK(shapes[0].batch == 2 && shapes[0].length == 7);
 }
 
-/* They tell all terms apart: a model with every one of them is fitted from them, and the last one checks it. */
+/* The shapes separate all terms: a model with every term can be fitted, and the last shape checks the fit. */
 TEST(they_tell_every_term) {
     static const int64_t lengths[] = {8, 9, 31, 63, 64, 65, 100, 512, 1000};
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {

@@ -1,7 +1,7 @@
-/* test_ops.c - what is known of torch's operations: arithmetic, traffic, and the memory that kernels take.
+/* test_ops.c - what is known about torch's operations: arithmetic, traffic, and the memory that kernels allocate.
  *
- * Bytes of reductions and of attention's backward are what an H200 (capability 9.0, 132 multiprocessors) was seen to
- * take under torch 2.13.
+ * Bytes of reductions and of attention's backward are what an H200 (capability 9.0, 132 multiprocessors) was observed
+ * to allocate under torch 2.13.
  */
 #include "runner.h"
 
@@ -110,7 +110,7 @@ TEST(memory_of_reductions) {
     CHECK_EQ_INT(sum_over_rows(6304, 768, HOPPER), 38928384);
 }
 
-/* One block is enough for each output: nothing meets in global memory. */
+/* One block is enough for each output: nothing is combined in global memory. */
 TEST(small_reductions_take_nothing) {
     CHECK_EQ_INT(sum_over_rows(1, 1024, HOPPER), 0);
     CHECK_EQ_INT(sum_over_rows(64, 64, HOPPER), 0);
@@ -209,7 +209,7 @@ TEST(convolutions) {
     CHECK_EQ_INT(scratch_on(&cost, HOPPER), 2 * (in + out));
 }
 
-/* ---- On a CPU: what torch 2.13 with oneDNN was seen to take, on one with AVX-512 and two threads ---- */
+/* ---- On a CPU: what torch 2.13 with oneDNN was observed to allocate, with AVX-512 and two threads ---- */
 
 static ms__operand image(int64_t element_bytes, int64_t batch, int64_t channels, int64_t side) {
     return operand(element_bytes, 4, (int64_t[]){batch, channels, side, side});
@@ -285,7 +285,7 @@ TEST(recurrent_layers_of_a_cpu) {
     CHECK(is_near(on_cpu("aten.mkldnn_rnn_layer_backward.default", layer, 8, 0), 853048 + 147456)); /* and a copy */
 }
 
-/* Too few operands, absurd shapes: a cost in range all the same. */
+/* With too few operands or absurd shapes, the cost is still in range. */
 TEST(nothing_overflows) {
     static const char *const names[] = {"aten.mm.default",
                                         "aten.addmm.default",
@@ -324,7 +324,7 @@ TEST(nothing_overflows) {
     }
 }
 
-/* Whatever a file says. */
+/* A file may contain any numbers. */
 TEST(rules_with_any_numbers) {
     static const int64_t values[] = {0, 1, 5, 4096, INT64_C(1) << 40, INT64_MAX / 8};
     enum { N = sizeof values / sizeof *values };

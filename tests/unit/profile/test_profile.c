@@ -1,4 +1,4 @@
-/* test_profile.c - profiles: copies of what they are made from, a golden file, strictness, and the limits of plans.
+/* test_profile.c - profiles: copies of their sources, a golden file, strictness, and the limits of plans.
  *
  * What is refused is the golden text with one thing changed, so that nothing else can be the cause.
  */
@@ -158,7 +158,7 @@ TEST(strange_names_come_back) {
     ms_profile_destroy(profile);
 }
 
-/* What a profile lets through, a plan takes. */
+/* A valid profile is also valid for a plan. */
 TEST(a_profile_makes_a_plan) {
     ms_unit units[4];
     equal_units(units);
@@ -198,7 +198,7 @@ TEST(versions) {
     check_refused(with("memscale_profile", "memscale_plan"), MS_E_PARSE);
 }
 
-/* Keys changed with each version, so that older files are refused by their version and not by the first unknown key. */
+/* Older files are refused by their version, not by the first unknown key, since keys changed with each version. */
 TEST(older_versions) {
     check_refused(with("\"memscale_profile\": 3", "\"memscale_profile\": 1"), MS_E_VERSION);
     check_refused(with("\"memscale_profile\": 3", "\"memscale_profile\": 2"), MS_E_VERSION);
@@ -208,7 +208,7 @@ TEST(unknown_missing_and_duplicate_keys) {
     static const char *const keys[] = {"resident_bytes", "outside_bytes", "units",  "name",     "param_bytes",
                                        "saved_bytes",    "input_bytes",   "n_rows", "eligible", "run"};
     char old[64], new[64];
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) { /* unknown, and the right one missing */
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) { /* an unknown key, and the right one missing */
         (void)snprintf(old, sizeof old, "\"%s\"", keys[i]);
         (void)snprintf(new, sizeof new, "\"%sx\"", keys[i]);
         check_refused(with(old, new), MS_E_PARSE);
@@ -246,7 +246,7 @@ TEST(values_out_of_range) {
     check_refused(with("embed \\\"in\\\"", ""), MS_E_INVALID);
 }
 
-/* Every cut of a good file is refused, wherever it is. */
+/* A good file that is cut anywhere is refused. */
 TEST(a_file_that_is_cut) {
     for (size_t n = 0; n < sizeof golden - 3; n++) {
         ms_profile *profile = NULL;

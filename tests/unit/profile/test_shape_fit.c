@@ -1,7 +1,7 @@
-/* test_shapes.c - profiles at other shapes: fitted exactly, held against a shape that was not fitted, or refused.
+/* test_shape_fit.c - profiles at other shapes: fitted exactly, compared with a shape that was not fitted, or refused.
  *
- * What is known of a shape that no profile was made at is compared with a trace there: every number where it occurs,
- * units, and a simulation.
+ * A shape without a profile is compared with a trace at that shape: every number where it occurs, units, and a
+ * simulation.
  */
 #include <stdio.h>
 #include <string.h>
@@ -174,7 +174,7 @@ TEST(an_unknown_length) {
     ms_profile_destroy(fitted);
 }
 
-/* Where all lengths are multiples of the padding it is not seen, and counts as growth. */
+/* If all lengths are multiples of the padding, it cannot be seen and counts as growth. */
 TEST(padding_that_is_not_seen) {
     static const ms__shape shapes[] = {{2, 64}, {4, 64}, {2, 96}, {4, 96}, {2, 32}, {4, 32}, {3, 128}};
     ms_profile *fitted = fit_of(shapes, N_GRID, NOTHING_ODD);
@@ -186,7 +186,7 @@ TEST(padding_that_is_not_seen) {
     ms_profile_destroy(fitted);
 }
 
-/* Half of batch and length: whole numbers wherever it was fitted, rounded up elsewhere. */
+/* Half of batch times length: a whole number at all fitted shapes, rounded up elsewhere. */
 TEST(fractions_are_rounded_up) {
     static const ms__shape shapes[] = {{2, 64}, {4, 64}, {2, 96}, {4, 96}, {2, 45}, {4, 45}, {6, 70}};
     ms_profile *fitted = fit_of(shapes, N_GRID, HALF);
@@ -206,7 +206,7 @@ TEST(a_profile_at_a_shape_knows_the_others) {
     check_same(fitted, twice);
     check_same_step(fitted->step, twice->step);
     ms_profile_destroy(fitted);
-    check_exact(once, (ms__shape){5, 33}); /* each stands for itself */
+    check_exact(once, (ms__shape){5, 33}); /* each is valid by itself */
     ms_profile_destroy(once);
     ms_profile_destroy(twice);
 }
@@ -259,7 +259,7 @@ TEST(numbers_that_do_not_fit) {
     refuse_fit(grid, N_GRID, CUBE, MS_E_MISMATCH, "layer \"attention\", forward, allocation 3: its size in bytes");
 }
 
-/* A square is not a line, which the third length tells. */
+/* The third length shows that a square is not a line. */
 TEST(too_few_lengths) {
     static const ms__shape shapes[] = {{2, 64}, {4, 64}, {2, 96}, {4, 96}, {3, 128}};
     refuse_fit(shapes, 5, NOTHING_ODD, MS_E_MISMATCH, "layer \"attention\", forward");
@@ -353,7 +353,7 @@ TEST(terms_of_a_shape) {
     CHECK(!ms__terms_of((ms__shape){1, -1}, terms));
 }
 
-/* Which terms some shapes tell, as a text of their letters. */
+/* The terms that a solver for these shapes uses, as text. */
 static const char *told(const ms__shape *shapes, int64_t n, int left_out) {
     static char text[64];
     static const char *const names[MS__N_TERMS] = {"1", "b", "t", "bt", "tt", "btt", "bp"};
@@ -377,7 +377,8 @@ TEST(terms_that_shapes_tell) {
     CHECK_EQ_STR(told(grid, 5, MS__N_TERMS), "1 b t bt tt");
     CHECK_EQ_STR(told(grid, 6, MS__N_TERMS), "1 b t bt tt btt");
     CHECK_EQ_STR(told(grid, 6, MS__TERM_B), "1 t bt tt btt bp");
-    CHECK_EQ_STR(told(grid, 6, MS__TERM_TT), "1 b t bt btt"); /* to three lengths padding is a square and a line */
+    CHECK_EQ_STR(told(grid, 6, MS__TERM_TT),
+                 "1 b t bt btt"); /* for three lengths, padding looks like a square and a line */
     CHECK_EQ_STR(told(seven, 7, MS__N_TERMS), "1 b t bt tt btt bp");
     CHECK_EQ_STR(told(diagonal, 3, MS__N_TERMS), "1 b bt");
     CHECK_EQ_STR(told((ms__shape[]){{2, 0}, {4, 0}, {9, 0}}, 3, MS__N_TERMS), "1 b");
@@ -385,7 +386,7 @@ TEST(terms_that_shapes_tell) {
     CHECK_EQ_STR(told((ms__shape[]){{0, 0}}, 1, MS__N_TERMS), "1");
 }
 
-/* Odd shapes of ordinary size can be fitted exactly; very large ones cannot, which is said. */
+/* Odd shapes of ordinary size can be fitted exactly; very large ones are refused. */
 TEST(arithmetic_that_does_not_fit) {
     static const ms__shape odd[] = {{61, 4093}, {31, 2039}, {13, 1021}, {7, 509}, {5, 251}, {3, 127}, {2, 61}};
     static const ms__shape large[] = {{1048573, 1000003}, {524287, 500009}, {262139, 300007}, {131071, 200003},

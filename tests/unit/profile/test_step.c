@@ -1,4 +1,4 @@
-/* test_step.c - from traces to a step: what is the same in both variants, what a unit means, and what is refused.
+/* test_step.c - from traces to a step: what both variants share, the totals of units, and what is refused.
  *
  * What is refused is the small model of steps.h with one thing changed, so that nothing else can be the cause.
  */
@@ -57,8 +57,8 @@ static void check_event(const ms__step *step, uint32_t segment, int variant, uin
     CHECK_EQ_INT(event->index, key);
 }
 
-/* Keys of the small model: 0 to 2 state, 3 and 4 what unit 0 makes, 5 and 6 unit 1, 7 the loss, 8 its gradient, 9 and
- * 10 unit 1 made again, 11 its parameter's gradient, 12 the one that goes on, 13 to 15 unit 0, 16 to 19 optimizer. */
+/* Keys of the small model: 0 to 2 start, 3 and 4 made by unit 0, 5 and 6 by unit 1, 7 the loss, 8 its gradient, 9 and
+ * 10 recomputed by unit 1, 11 the gradient of its parameter, 12 of its input, 13 to 15 unit 0, 16 to 19 optimizer. */
 TEST(keys_are_common_to_both_variants) {
     ms_profile *profile;
     const ms__step *step = step_now(&profile);
@@ -78,7 +78,7 @@ TEST(keys_are_common_to_both_variants) {
     check_event(step, 5, MS__RECOMPUTED, 2, MS__ALLOCATE, 10);
     check_event(step, 5, MS__RECOMPUTED, 3, MS__RELEASE, 10);
     check_event(step, 5, MS__PLAIN, 4, MS__RELEASE, 5);
-    check_event(step, 5, MS__RECOMPUTED, 8, MS__RELEASE, 9); /* what was made again, in its place */
+    check_event(step, 5, MS__RECOMPUTED, 8, MS__RELEASE, 9); /* the recomputed tensor, in its place */
     ms_profile_destroy(profile);
 }
 
@@ -110,7 +110,7 @@ TEST(a_key_that_one_variant_never_releases_is_loose) {
     CHECK_EQ_INT(step->split_keys[2].key, 7);
     CHECK_EQ_INT(step->split_keys[2].segment[MS__PLAIN], 4);
     CHECK_EQ_INT(step->split_keys[2].segment[MS__RECOMPUTED], -1);
-    CHECK_EQ_INT(step->keys[7].category, MS_CATEGORY_ACTIVATION); /* kept has the last word */
+    CHECK_EQ_INT(step->keys[7].category, MS_CATEGORY_ACTIVATION); /* the plain variant decides */
     ms_profile_destroy(profile);
 }
 
@@ -132,14 +132,15 @@ TEST(categories) {
     ms_profile_destroy(profile);
 }
 
-/* What is made before backward and stays is a buffer; what Python says of parameters, buffers and inputs holds. */
+/* What is allocated before backward and stays is a buffer; what Python says about parameters, buffers and inputs
+ * counts. */
 TEST(categories_of_what_stays) {
     script s = {0};
     (void)take_as(&s, MS_CATEGORY_BUFFER, 100);
     in_phase(&s, MS_PHASE_FORWARD);
     (void)take(&s, 200);
     give(&s, take_as(&s, MS_CATEGORY_BUFFER, 300));
-    (void)take_as(&s, MS_CATEGORY_GRADIENT, 400); /* said of what is made in forward: not believed */
+    (void)take_as(&s, MS_CATEGORY_GRADIENT, 400); /* allocated in forward: this category is ignored */
     in_phase(&s, MS_PHASE_OPTIMIZER);
     (void)take(&s, 500);
     ms_profile *profile = profile_of_scripts(&s, NULL);
@@ -159,8 +160,8 @@ TEST(what_it_means_for_the_units) {
     CHECK_EQ_INT(view.n_units, 2);
     CHECK_EQ_STR(view.units[1].name, "layers.1");
     CHECK_EQ_INT(view.units[0].saved_bytes, 4096 + 2048);
-    CHECK_EQ_INT(view.units[0].input_bytes, 0);                  /* an input of the step is there anyway */
-    CHECK_EQ_INT(view.units[1].saved_bytes, 4096 + 2048 + 2048); /* with its boundary */
+    CHECK_EQ_INT(view.units[0].input_bytes, 0);                  /* an input of the step is allocated anyway */
+    CHECK_EQ_INT(view.units[1].saved_bytes, 4096 + 2048 + 2048); /* with its input */
     CHECK_EQ_INT(view.units[1].input_bytes, 2048);
     CHECK_EQ_INT(view.units[0].flags, MS_UNIT_ELIGIBLE | MS_UNIT_RUN);
     CHECK_EQ_INT(view.resident_bytes, 2 * 1024 + 2 * 1024 + 2 * 2048);
@@ -201,7 +202,7 @@ TEST(an_empty_trace) {
     ms_profile_destroy(profile);
 }
 
-/* Equal sizes, costs and memory inside kernels are kept once. */
+/* Equal sizes, costs and scratches are stored once. */
 TEST(what_occurs_often_is_there_once) {
     script s = {0};
     in_phase(&s, MS_PHASE_FORWARD);
@@ -221,7 +222,7 @@ TEST(what_occurs_often_is_there_once) {
     ms_profile_destroy(profile);
 }
 
-/* A kernel takes its memory behind its outputs, also where nothing follows. */
+/* A kernel allocates its scratch after its outputs, even if nothing follows. */
 TEST(memory_inside_of_the_last_kernel) {
     script s = {0};
     in_phase(&s, MS_PHASE_FORWARD);
@@ -236,7 +237,7 @@ TEST(memory_inside_of_the_last_kernel) {
     ms_profile_destroy(profile);
 }
 
-/* ---- The two are not of the same step ---- */
+/* ---- Traces of different steps ---- */
 
 static void check_refused(ms_status wanted) {
     ms_profile *profile = NULL;
@@ -266,7 +267,7 @@ TEST(mismatches) {
     check_refused(MS_E_MISMATCH);
     CHECK(strstr(ms_error_message(), "size") != NULL);
     fresh();
-    for (int64_t i = 0; i < recomputed.n_events; i++) /* units take turns differently */
+    for (int64_t i = 0; i < recomputed.n_events; i++) /* units run in another order */
         if (recomputed.events[i].kind == MS_TRACE_UNIT && recomputed.events[i].a >= 0) recomputed.events[i].a = 1;
     check_refused(MS_E_MISMATCH);
     fresh();
@@ -276,7 +277,7 @@ TEST(mismatches) {
     check_refused(MS_E_MISMATCH);
 }
 
-/* What a recomputation does on its own is no mismatch, whatever it is. */
+/* Operations of recomputation alone are never a mismatch. */
 TEST(repetitions_may_differ) {
     fresh();
     for (int64_t i = 0, repeated = -1; i < recomputed.n_events; i++) {
@@ -312,10 +313,10 @@ TEST(malformed_events) {
     check_event_refused(MS_TRACE_ALLOC, kept.n_storages, 0);
     check_event_refused(MS_TRACE_ALLOC, 0, -1);
     check_event_refused(MS_TRACE_ALLOC, 0, INT64_MAX);
-    check_event_refused(MS_TRACE_ALLOC, 1, 1024); /* which comes again */
+    check_event_refused(MS_TRACE_ALLOC, 1, 1024); /* which is allocated again later */
     check_event_refused(MS_TRACE_FREE, -1, 0);
     check_event_refused(MS_TRACE_FREE, kept.n_storages, 0);
-    check_event_refused(MS_TRACE_FREE, kept.n_storages - 1, 0); /* before it is there */
+    check_event_refused(MS_TRACE_FREE, kept.n_storages - 1, 0); /* before it is allocated */
     check_event_refused(MS_TRACE_UNIT, -2, 0);
     check_event_refused(MS_TRACE_UNIT, 2, 0);
     check_event_refused(MS_TRACE_PHASE, -1, 0);

@@ -1,4 +1,4 @@
-/* test_step_json.c - steps in files: a golden one, bit for bit back, what repeats once, and what is refused.
+/* test_step_json.c - steps in files: a golden one, exact round trips, repetitions written once, and what is refused.
  *
  * What is refused is the golden step with one thing changed, so that nothing else can be the cause.
  */
@@ -46,7 +46,7 @@ static const char golden[] =
     "}\n";
 
 static char *text_of(const ms_profile *profile) {
-    static char *text; /* or gcc 12 thinks that what strstr finds in it is gone */
+    static char *text; /* static: gcc 12 thinks that the result of strstr dangles otherwise */
     CHECK_STATUS(ms_profile_to_json(profile, &text), MS_OK);
     return text;
 }
@@ -76,7 +76,7 @@ static void check_round_trip(const ms_profile *profile) {
     ms_profile_destroy(back);
 }
 
-/* ---- There and back ---- */
+/* ---- Round trips ---- */
 
 TEST(the_golden_step) {
     ms_profile *profile = two_unit_profile();
@@ -125,7 +125,7 @@ TEST(costs_and_memory_inside_kernels) {
     ms_profile_destroy(profile);
 }
 
-/* What is allocated by one unit in one variant and by another in the other; and by nobody in the first one. */
+/* Keys that different units allocate in the two variants, and a key that only the second variant allocates. */
 TEST(keys_that_change_hands) {
     script scripts[2];
     memset(scripts, 0, sizeof scripts);
@@ -170,7 +170,7 @@ TEST(coefficients) {
 
 /* ---- What repeats ---- */
 
-/* n units in a row that do the same, at length. */
+/* n units in a row that do the same, with many operations. */
 static ms_profile *deep_profile(int64_t n_units) {
     enum { N_OPS = 20, MAX_UNITS = 256 };
     static ms_trace_event events[2 * MAX_UNITS * (3 * N_OPS + 2) + 2];
@@ -226,7 +226,7 @@ static size_t step_bytes(int64_t n_units) {
     return n;
 }
 
-/* A unit more takes its places in the lists, whatever it does. */
+/* One more unit only adds its entries to the lists, however much it does. */
 TEST(equal_units_are_written_once) {
     size_t one = step_bytes(1), many = step_bytes(200);
     CHECK(one < 800);
@@ -318,7 +318,7 @@ TEST(wrong_values) {
     check_refused(with("[0,1,1,3,3", "[0,1,1,3,-3"), MS_E_PARSE, "\"keys\"");
 }
 
-/* Every rule is read, and the next one is not. */
+/* Every rule can be read, and the number after the last is refused. */
 TEST(rules_of_scratches) {
     for (int rule = 0; rule <= MS__N_SCRATCH_RULES; rule++) {
         char scratch[64];
@@ -373,14 +373,14 @@ TEST(wrong_tapes) {
                                         "[2,0.5]",       /* no whole number */
                                         "[2,4194305]",   /* out of range */
                                         "[2,[2,2,0]]",   /* an array for an operand */
-                                        "[[]]",          /* that repeats nothing */
+                                        "[[]]",          /* an empty repetition */
                                         "[[2]]",         /* nor this */
                                         "[[2,2]]",       /* half a pair */
                                         "[[1,2,0]]",     /* once */
                                         "[[17,2,0]]",    /* too often */
-                                        "[[2,[2,2,0]]]", /* in one another */
+                                        "[[2,[2,2,0]]]", /* nested */
                                         "[[\"2\",2,0]]", /* no number */
-                                        "[[-2,2,0]]",    /* less than not at all */
+                                        "[[-2,2,0]]",    /* a negative number of times */
                                         "[[9223372036854775807,2,0]]"};
     for (size_t i = 0; i < sizeof tapes / sizeof *tapes; i++) {
         char segment[64];
@@ -389,7 +389,7 @@ TEST(wrong_tapes) {
     }
 }
 
-/* Tapes that are well formed and name what is not there. */
+/* Tapes that are well formed, but name things that do not exist. */
 TEST(wrong_names) {
     check_refused(with("[2,[2,0,0,4]]", "[2,[2,1,0,4]]"), MS_E_PARSE, "unknown cost");
     check_refused(with("[2,[2,0,0,4]]", "[2,[2,-1,0,4]]"), MS_E_PARSE, "unknown cost");
@@ -403,8 +403,8 @@ TEST(wrong_names) {
     check_refused(with("5,1,1,1]]", "5,2,1,1]]"), MS_E_PARSE, "unknown layer");
     check_refused(with("5,1,1,1]]", "5,-1,1,1]]"), MS_E_PARSE, "unknown layer");
     check_refused(with("5,1,1,1]]", "5,1,1,-1]]"), MS_E_PARSE, "names an unknown key");
-    check_refused(with("5,1,1,1]]", "5,1,1,2]]"), MS_E_PARSE, "names an unknown key"); /* not yet */
-    check_refused(with("5,1,1,1]]", "5,1,1,0]]"), MS_E_PARSE, "key that is not allocated");    /* no longer */
+    check_refused(with("5,1,1,1]]", "5,1,1,2]]"), MS_E_PARSE, "names an unknown key");      /* not yet */
+    check_refused(with("5,1,1,1]]", "5,1,1,0]]"), MS_E_PARSE, "key that is not allocated"); /* no longer */
     check_refused(with("5,1,1,1]]", "5,1]]"), MS_E_PARSE, "does nothing to it");
     check_refused(with("5,1,1,1]]", "5,1,2,0]]"), MS_E_PARSE, "does nothing to it");
     check_refused(with("5,1,1,1]]", "5,1,5,1,1,1]]"), MS_E_PARSE, "does nothing to it");
@@ -431,7 +431,7 @@ TEST(wrong_order) {
                   MS_E_PARSE, "object");
 }
 
-/* Every cut of a good file is refused, wherever it is. */
+/* A good file that is cut anywhere is refused. */
 TEST(a_file_that_is_cut) {
     const char *text = with("\"batch\"", "\"batch\"");
     size_t whole = strlen(text);
@@ -453,7 +453,7 @@ TEST(sums_that_do_not_fit) {
 
 /* ---- What a file unfolds to ---- */
 
-/* One class of n_parts segments that release nothing, for n_units units, each tape as long as its text allows. */
+/* One class of n_parts segments without releases, for n_units units; each tape is as long as its text allows. */
 static char *long_text(int n_units, int n_parts, int n_repeats) {
     size_t size = (size_t)n_units * 256 + (size_t)n_parts * ((size_t)n_repeats * 16 + 64) + 1024, n = 0;
     size += (size_t)n_units * (size_t)n_parts * 8;

@@ -1,4 +1,4 @@
-/* test_units.c - the units of hand-built models: blocks, stages, experts, plain sequences, and trees that are none.
+/* test_units.c - the units of hand-built models: blocks, stages, experts, plain sequences, and malformed trees.
  *
  * Each test builds a model module by module, depth first, and notes those that must be its units.
  */
@@ -45,7 +45,7 @@ static int64_t add_transformer_block(model *m, int64_t parent, int64_t width) {
     return block;
 }
 
-/* The units of the model are these. */
+/* Check that these are the units of the model. */
 static void check_units(const model *m, const int64_t *wanted, int64_t n_wanted) {
     int64_t units[MAX_MODULES], n = -1;
     CHECK_STATUS(ms_units_find(m->modules, m->n, units, NULL, &n), MS_OK);
@@ -93,7 +93,7 @@ TEST(the_only_block_of_a_list_is_one) {
     check_blocks(&m, "-b");
 }
 
-/* Of a sequence, only what recurs and has parameters. */
+/* In a sequence, only modules that recur and have parameters are blocks. */
 TEST(other_members_of_a_list_are_no_blocks) {
     model m = {0};
     int64_t root = add(&m, -1, "Model", 0, CALLED), list = add(&m, root, "Sequential", 0, LIST | CALLED);
@@ -218,7 +218,7 @@ TEST(a_sequence_inside_a_model) {
     check_units(&m, units, n);
 }
 
-/* Activations recur in it, but no layer does: the sequence is one unit where it is small. */
+/* Activations recur in it, but no layer does: a small sequence is one unit. */
 TEST(activations_alone_are_no_repetition) {
     model m = {0};
     int64_t root = add(&m, -1, "Model", 0, CALLED), list = add(&m, root, "Sequential", 0, LIST | CALLED);
@@ -281,7 +281,7 @@ TEST(containers_are_never_units) {
     check_units(&m, units, 2);
 }
 
-/* What holds for every model: ascending, with a forward, none inside another. */
+/* For every model, units are in ascending order, have a forward, and none is inside another. */
 TEST(units_never_contain_each_other) {
     uint64_t state = 2463534242u;
     for (int round = 0; round < 2000; round++) {
@@ -322,7 +322,7 @@ TEST(invalid_trees) {
         {-1, 0, 3, 0},  /* a parent that comes later */
         {-1, 0, 4, 0},  /* ... outside */
         {-1, -2, 0, 0},        {-1, 0, 0, INT64_MAX},
-        {-1, 0, 0, INT64_MIN}, {-1, 0, 0, 1}, /* not depth first: below a module that was left */
+        {-1, 0, 0, INT64_MIN}, {-1, 0, 0, 1}, /* not depth first: the parent was already left */
     };
     for (size_t i = 0; i < sizeof parents / sizeof *parents; i++) {
         model m = {0};

@@ -1,4 +1,4 @@
-/* test_actions.c - the table of actions: names and needs of each, and what it does to a unit, by hand. */
+/* test_actions.c - the table of actions: names and needs of each, and its effect on a unit, by hand. */
 #include "sim/actions.h"
 
 #include <string.h>
@@ -36,7 +36,7 @@ TEST(names_of_actions) {
     }
 }
 
-/* This version runs two of them; all that copies needs a link, and offloading is what copies. */
+/* This version runs two of them. Exactly the actions that offload copy, and these need a link. */
 TEST(needs_of_actions) {
     for (int32_t a = 0; a < MS_N_ACTIONS; a++) {
         ms_action_info info = info_of(a);
@@ -96,7 +96,7 @@ TEST(effects_of_actions) {
         [MS_ACTION_OFFLOAD_BLOCKING] = {-1003, 0, 0, 1003, 0, MS__PLAIN, true},
         [MS_ACTION_RECOMPUTE_OFFLOAD] = {-64, 0, 0, 64, 0, MS__RECOMPUTED, false},
         [MS_ACTION_RECOMPUTE_OFFLOAD_BLOCKING] = {-64, 0, 0, 64, 0, MS__RECOMPUTED, true},
-        [MS_ACTION_TILE] = {0, 0, -750, 0, 210, MS__RECOMPUTED, false}}; /* three of four tiles are not there */
+        [MS_ACTION_TILE] = {0, 0, -750, 0, 210, MS__RECOMPUTED, false}}; /* three of four tiles are not allocated */
     ms__recompute_cost cost = cost_of(false);
     for (int32_t a = 0; a < MS_N_ACTIONS; a++) {
         ms__effect e = ms__effect_of(a, &cost, &unit);
@@ -113,7 +113,7 @@ TEST(effects_on_a_gpu) {
     CHECK_EQ_INT(ms__effect_of(MS_ACTION_RECOMPUTE_EXCEPT_BOTH, &cost, &unit).extra_ns, 50 - 350);
     CHECK_EQ_INT(ms__effect_of(MS_ACTION_RECOMPUTE_EXCEPT_PRODUCTS, &cost, &unit).extra_ns, 150 - 350);
     CHECK_EQ_INT(ms__effect_of(MS_ACTION_RECOMPUTE_EXCEPT_ATTENTION, &cost, &unit).extra_ns, 250 - 350);
-    cost.extra[MS__GROUP_REST].host_ns = 400; /* the host is the slower one all the time */
+    cost.extra[MS__GROUP_REST].host_ns = 400; /* the host is always the slower one */
     CHECK_EQ_INT(ms__effect_of(MS_ACTION_RECOMPUTE_EXCEPT_BOTH, &cost, &unit).extra_ns, 400 - 430);
 }
 
@@ -123,7 +123,7 @@ static bool is_possible(const ms__recompute_cost *cost, const ms_unit *u, int32_
 
 TEST(effects_that_are_none) {
     ms__recompute_cost nothing = {.on_gpu = false}, cost = cost_of(false);
-    ms_unit first = {.name = "first"}; /* nobody else keeps its inputs */
+    ms_unit first = {.name = "first"}; /* no other unit keeps its inputs */
     for (int32_t a = 0; a < MS_N_ACTIONS; a++) CHECK_EQ_INT(is_possible(&nothing, &unit, a), a == MS_ACTION_KEEP);
     CHECK(!is_possible(&cost, &first, MS_ACTION_RECOMPUTE_OFFLOAD));
     CHECK(!is_possible(&cost, &first, MS_ACTION_RECOMPUTE_OFFLOAD_BLOCKING));

@@ -1,7 +1,8 @@
-/* test_allocator.c - the model of torch's caching allocator: every rule with its numbers, and a second model.
+/* test_allocator.c - the model of torch's caching allocator: every rule with its numbers, and a comparison with a
+ * second model.
  *
- * The second model is as plain as can be: one array of pieces, searched from end to end, sums taken anew. Over random
- * takes and gives, with several streams and limits, both must agree after every call.
+ * The second model is as simple as possible: one array of pieces, searched from end to end, with sums computed each
+ * time. For random calls, with several streams and limits, both must agree after every call.
  */
 #include "runner.h"
 
@@ -105,7 +106,7 @@ TEST(segments_grow_with_requests) {
     }
 }
 
-/* The bound of 10 MiB is one of rounded sizes. */
+/* The bound of 10 MiB applies to rounded sizes. */
 TEST(the_last_byte_below_10_mib) {
     start(0);
     (void)take(10 * MIB - 511);
@@ -191,7 +192,7 @@ TEST(of_equal_blocks_the_lower_address_is_taken) {
         start(0);
         int64_t own = rest_first ? 0 : take(12 * MIB);
         (void)take(8 * MIB);
-        if (rest_first) { /* fill the rest meanwhile, or it would be taken */
+        if (rest_first) { /* fill the rest, else it would be taken */
             int64_t filler = take(12 * MIB);
             own = take(12 * MIB);
             give(filler);
@@ -303,7 +304,7 @@ TEST(over_the_limit_nothing_is_taken) {
     CHECK_STATUS(try_take(15 * MIB), MS_E_BUDGET);
     CHECK_EQ_INT(error_info().needed_bytes, 32 * MIB);
     CHECK(strstr(ms_error_message(), "cannot allocate 15728640 bytes") != NULL);
-    CHECK_BYTES(16 * MIB, 16 * MIB); /* torch, too, has returned what it could by then */
+    CHECK_BYTES(16 * MIB, 16 * MIB); /* torch has returned what it could by then too */
     CHECK_EQ_INT(STATS.peak_reserved_bytes, 26 * MIB);
     (void)take(14 * MIB);
     give(block);
@@ -493,7 +494,7 @@ static void plain_give(piece *given) {
         piece *last = &plain.pieces[--plain.n];
         *p = *last;
         if (given == last) given = p;
-        i = plain.n; /* from the start: a second neighbour may stand anywhere */
+        i = plain.n; /* from the start: a second neighbour may be anywhere */
     }
 }
 
@@ -597,7 +598,7 @@ TEST(two_models_agree_under_limits) {
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) compare_models(limits[i], 25000, 400);
 }
 
-/* Printed, not judged: a busy machine is no failure. */
+/* Printed, not checked: a busy machine is no failure. */
 TEST(a_note_on_speed) {
     static int64_t blocks[30000];
     const int n_blocks = (int)(sizeof blocks / sizeof *blocks), n_rounds = 500000;

@@ -1,4 +1,4 @@
-/* test_frontier.c - what a unit could keep of its forward: by hand, and against simulations. */
+/* test_frontier.c - what a unit could keep of its forward, by hand and compared with simulations. */
 #include <string.h>
 
 #include "device.h"
@@ -33,7 +33,7 @@ static void check_point(const ms_frontier_point *point, uint32_t keeps, int64_t 
     CHECK_EQ_INT(point->reserved, 0);
 }
 
-/* At 2 x 45: a product, attention, the mask and the scores are computed again; the last product is not. */
+/* At 2 x 45: a product, attention, the mask and the scores are recomputed; the last product is not. */
 TEST(attention_by_hand) {
     const int64_t b = 2, t = 45, width = SHAPED_WIDTH, hidden = 4 * b * t * width;
     const int64_t product = 2 * b * t * width * width, attention = 4 * b * t * width * t, call = 3 + 5;
@@ -51,7 +51,7 @@ TEST(attention_by_hand) {
     ms_profile_destroy(profile);
 }
 
-/* On a GPU the host queues meanwhile. */
+/* On a GPU, the host queues while the device computes. */
 TEST(host_and_device_at_once) {
     const int64_t b = 2, t = 45, width = SHAPED_WIDTH;
     const int64_t product = 2 * b * t * width * width, attention = 4 * b * t * width * t;
@@ -91,7 +91,7 @@ static int64_t step_ns(const ms_profile *profile, const int32_t actions[2]) {
     return summary.step_ns;
 }
 
-/* Where nothing runs at once, recomputing a unit makes the step longer by what the first point says. */
+/* If nothing overlaps, recomputing a unit makes the step longer by the time of the first point. */
 TEST(times_are_those_of_simulations) {
     static const ms__shape shapes[] = {{1, 1}, {2, 45}, {7, 130}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
@@ -122,7 +122,7 @@ TEST(nothing_to_recompute) {
     ms_profile_destroy(profile);
 }
 
-/* Sums of times end; they do not overflow. */
+/* Sums of times saturate; they do not overflow. */
 TEST(times_that_do_not_fit) {
     static script kept, recomputed;
     ms_rates rates = slow_rates(0);

@@ -67,19 +67,19 @@ static ms__model_effect effect_with(uint32_t flags, const ms_rates *rates, int64
     return effect;
 }
 
-/* Moments of 8 bits are 1/4 of those of 32, and a 256th of them for scales: 1039 of 4096. Memory moves 1000 bytes in a
- * microsecond, moments, lower halves and parameters twice and gradients once; the link 512. */
+/* Moments of 8 bits have 1/4 of the bytes, and 1/256 for scales: 1039 of 4096. Memory moves 1000 bytes in a
+ * microsecond: moments, lower halves and parameters twice, gradients once. The link moves 512. */
 TEST(options_of_the_small_model) {
     static const struct {
         uint32_t flags;
         int64_t parameter_bytes, optimizer_ppm, host_bytes, optimizer_ns;
     } table[] = {
-        {MS_MODEL_8BIT, 0, 253906, 0, 8000},                                         /* 2 x (1039 + 2048) + 2048 */
-        {MS_MODEL_HALF, 2048, PPM, 0, 18000},                                        /* 2 x (4096 + 2 x 2048) + 2048 */
-        {MS_MODEL_HALF | MS_MODEL_8BIT, 2048, 253906, 0, 12000},                     /* 2 x (1039 + 2 x 2048) + 2048 */
-        {MS_MODEL_OFFLOAD, 0, 0, 4096, 14000},                                       /* 2 x (4096 + 2048) + 2048 */
-        {MS_MODEL_OFFLOAD | MS_MODEL_8BIT, 0, 0, 1039, 8000},                        /* the link takes 2000 */
-        {MS_MODEL_OFFLOAD | MS_MODEL_HALF, 0, 0, 4096 + 2048, 18000},                /* lower halves go, too */
+        {MS_MODEL_8BIT, 0, 253906, 0, 8000},                          /* 2 x (1039 + 2048) + 2048 */
+        {MS_MODEL_HALF, 2048, PPM, 0, 18000},                         /* 2 x (4096 + 2 x 2048) + 2048 */
+        {MS_MODEL_HALF | MS_MODEL_8BIT, 2048, 253906, 0, 12000},      /* 2 x (1039 + 2 x 2048) + 2048 */
+        {MS_MODEL_OFFLOAD, 0, 0, 4096, 14000},                        /* 2 x (4096 + 2048) + 2048 */
+        {MS_MODEL_OFFLOAD | MS_MODEL_8BIT, 0, 0, 1039, 8000},         /* the link takes 2000 */
+        {MS_MODEL_OFFLOAD | MS_MODEL_HALF, 0, 0, 4096 + 2048, 18000}, /* lower halves are offloaded too */
         {MS_MODEL_OFFLOAD | MS_MODEL_HALF | MS_MODEL_8BIT, 0, 0, 1039 + 2048, 12000} /* the link takes 6000 */
     };
     ms_rates rates = link_rates(512, 512, 0);
@@ -106,7 +106,7 @@ TEST(options_without_a_link) {
     CHECK_EQ_INT(effect_with(MS_MODEL_OFFLOAD, &rates, 0).optimizer_ns, MS__MAX_NS);
 }
 
-/* Where memory is fast the link is what takes time: 4096 bytes of moments, 8000 ns; 2048 of gradients, 4000. */
+/* If memory is fast, the link takes the time: 8000 ns for 4096 bytes of moments, 4000 for 2048 of gradients. */
 TEST(options_that_wait_for_the_link) {
     ms_rates rates = link_rates(512, 512, 0);
     rates.memory_mb_per_s = 1000000;
@@ -194,7 +194,7 @@ TEST(tiles_of_the_loss) {
     }
 }
 
-/* In the tail, what is above the bytes that it begins with goes by tiles: temporaries first. */
+/* In the tail, the bytes above those at its beginning are tiled: temporaries first. */
 TEST(segments_of_the_tail) {
     const ms__model_effect tiled = {
         .options = MS_MODEL_TILE_LOSS, .optimizer_ppm = PPM, .largest_gradient_bytes = 16 * MIB};

@@ -41,14 +41,14 @@ TEST(units_one_after_the_other) {
     check_order(walks, 12, 3, (const int32_t[]){0, 1, 2}, 3);
 }
 
-/* The chain has the order in which units run, not that of their numbers; who does not run forward is not in it. */
+/* The chain has the order in which units run, not that of their numbers. Units without a forward are not in it. */
 TEST(units_in_another_order) {
     static const walk walks[] = {{3, FORWARD, 0},  {0, FORWARD, 1},  {2, LOSS, 2},     {2, BACKWARD, 2},
                                  {1, BACKWARD, 2}, {0, BACKWARD, 1}, {3, BACKWARD, 0}, {NONE, FIRST, 0}};
     check_order(walks, 8, 4, (const int32_t[]){3, 0, 2}, 3);
 }
 
-/* The second time forward it comes after all that ran; backward, nobody is sure to hold from its first one on. */
+/* The second forward is after all units that ran; from the first backward on, no unit is sure to hold. */
 TEST(a_unit_that_is_called_twice) {
     static const walk walks[] = {{0, FORWARD, 0},     {1, FORWARD, 1},  {0, FORWARD, 2},  {NONE, LOSS, 2},
                                  {NONE, BACKWARD, 2}, {0, BACKWARD, 0}, {1, BACKWARD, 0}, {0, BACKWARD, 0}};
@@ -62,7 +62,7 @@ TEST(no_units_and_no_step) {
     check_order(walks, 3, 2, NULL, 0);
 }
 
-/* From the last unit's forward to its backward, whoever runs in between. */
+/* From the last unit's forward to its backward, whatever runs in between. */
 TEST(the_tail) {
     static const ms__segment segments[] = {{.unit = NONE, .phase = STATE},    {.unit = 0, .phase = FORWARD},
                                            {.unit = 1, .phase = FORWARD},     {.unit = NONE, .phase = LOSS},

@@ -31,7 +31,7 @@ TEST(a_prediction_and_its_band) {
     ms_profile_destroy(profile);
 }
 
-/* What is allocated would fit, but not in the segments that torch's allocator reserves. */
+/* The allocated bytes would fit, but the segments that torch's allocator reserves do not. */
 TEST(fragmentation_counts) {
     ms_profile *profile = two_unit_profile();
     ms_device device = DEVICE_WITH(&gpu, 100);

@@ -79,7 +79,7 @@ TEST(peaks_of_plans) {
         int64_t first_peak;
     } plans[] = {{{MS_ACTION_KEEP, MS_ACTION_KEEP}, 17920},
                  {{MS_ACTION_RECOMPUTE, MS_ACTION_RECOMPUTE}, 13824},
-                 {{MS_ACTION_KEEP, MS_ACTION_RECOMPUTE}, 17920}, /* made again on top of what unit 0 keeps */
+                 {{MS_ACTION_KEEP, MS_ACTION_RECOMPUTE}, 17920}, /* recomputed while unit 0 still holds its bytes */
                  {{MS_ACTION_RECOMPUTE, MS_ACTION_KEEP}, 13824}};
     static const int64_t capabilities[] = {0, 80, 90};
     static const uint32_t flags[] = {0, MS_SIMULATE_ALLOCATOR, MS_SIMULATE_ENGINE_THREAD};
@@ -123,7 +123,7 @@ TEST(parts_of_the_peak) {
     ms_profile_destroy(profile);
 }
 
-/* The optimizer's state is there from the start, so the first step is as the later ones. */
+/* The optimizer's state exists from the start, so the first step is like the later ones. */
 TEST(resumed) {
     ms_profile *profile = two_unit_profile();
     ms_simulation_summary s = simulate(profile, keep, 0, MS_SIMULATE_RESUMED);
@@ -134,8 +134,7 @@ TEST(resumed) {
     ms_profile_destroy(profile);
 }
 
-/* Gradients stay, 2048 in all: the peak moves to where backward begins, since the new ones are there for a moment only.
- */
+/* Gradients stay, 2048 in all. The peak moves to the beginning of backward, since new gradients are only temporary. */
 TEST(gradients_that_are_kept) {
     ms_profile *profile = two_unit_profile();
     ms_simulation_summary s = simulate(profile, keep, 0, MS_SIMULATE_KEEP_GRADIENTS);
@@ -165,14 +164,14 @@ TEST(the_timeline) {
     ms_simulation_request request = request_with(profile, &rates, 0);
     ms_simulation *sim = simulation_of(&request);
     CHECK_EQ_INT(ms_simulation_count_segments(sim), 9);
-    check_point(sim, 0, -1, MS_PHASE_SETUP, 0, 0); /* takes no part */
+    check_point(sim, 0, -1, MS_PHASE_SETUP, 0, 0); /* not part of a steady step */
     check_point(sim, 1, 0, MS_PHASE_FORWARD, 12800, 12800);
     check_point(sim, 2, 1, MS_PHASE_FORWARD, 18944, 18944);
     check_point(sim, 3, -1, MS_PHASE_LOSS, 19456, 19456);
     check_point(sim, 4, -1, MS_PHASE_BACKWARD, 21504, 18944);
     check_point(sim, 5, 1, MS_PHASE_BACKWARD, 22016, 13824);
     check_point(sim, 6, 0, MS_PHASE_BACKWARD, 14848, 8704);
-    check_point(sim, 7, -1, MS_PHASE_OPTIMIZER_FIRST, 0, 0); /* nor does this */
+    check_point(sim, 7, -1, MS_PHASE_OPTIMIZER_FIRST, 0, 0); /* nor is this */
     check_point(sim, 8, -1, MS_PHASE_OPTIMIZER, 9728, 8704);
     ms_simulation_destroy(sim);
     request.flags = MS_SIMULATE_FUSED; /* no temporaries of the optimizer */
@@ -312,11 +311,11 @@ TEST(a_step_of_nothing) {
     ms_profile_destroy(profile);
 }
 
-/* ---- Loose keys ---- */
+/* ---- Split keys ---- */
 
-/* What unit 0 makes is released by unit 1 where that is kept, and by what is between units where it is recomputed: the
- * last of those that hold it counts, whatever the plan. */
-TEST(loose_keys_under_mixed_plans) {
+/* Different segments release a tensor of unit 0: in one variant unit 1, in the other a segment between units. The last
+ * of those that hold it counts, whatever the plan. */
+TEST(split_keys_under_mixed_plans) {
     script scripts[2];
     memset(scripts, 0, sizeof scripts);
     for (int v = 0; v < 2; v++) {
@@ -387,7 +386,7 @@ TEST(time_of_a_gpu) {
     CHECK_EQ_INT(s.host_ns, 5 * 1000);
     CHECK_EQ_INT(s.device_ns, 1000 + 5 * 1300);
     CHECK_EQ_INT(s.forward_ns, s.device_ns);
-    rates.dispatch_ns = 5000; /* the host is */
+    rates.dispatch_ns = 5000; /* the host is slower */
     s = timed(profile, &rates);
     CHECK_EQ_INT(s.host_ns, 5 * 5000);
     CHECK_EQ_INT(s.device_ns, 5 * 5000 + 1300);
@@ -461,7 +460,7 @@ TEST(times_of_the_phases) {
     ms_profile_destroy(profile);
 }
 
-/* The longest that a step can take is a number, too. */
+/* The longest possible step does not overflow. */
 TEST(times_that_do_not_fit) {
     script s = {0};
     (void)take_as(&s, MS_CATEGORY_PARAMETER, 512);
@@ -609,7 +608,7 @@ TEST(profiles_that_cannot_be_simulated) {
     request.profile = kept;
     request.actions = recompute;
     request.n_actions = 2;
-    check_refused(&request, MS_E_INVALID); /* nobody knows what that would do */
+    check_refused(&request, MS_E_INVALID); /* its effect is unknown */
     request.actions = keep;
     ms_simulation *sim = simulation_of(&request);
     CHECK_EQ_INT(summary_of(sim).steady_peak_bytes, 17920 + OPTIMIZER_BYTES);
@@ -643,7 +642,7 @@ TEST(arguments_of_results) {
 
 SUITE(sim, CASE(peaks_of_plans), CASE(no_actions_keep_everything), CASE(parts_of_the_peak), CASE(resumed),
       CASE(gradients_that_are_kept), CASE(the_timeline), CASE(workspaces), CASE(memory_inside_kernels), CASE(rounding),
-      CASE(the_allocator), CASE(a_limit), CASE(a_step_of_nothing), CASE(loose_keys_under_mixed_plans),
+      CASE(the_allocator), CASE(a_limit), CASE(a_step_of_nothing), CASE(split_keys_under_mixed_plans),
       CASE(time_of_a_gpu), CASE(time_of_a_cpu), CASE(views_take_the_host_only), CASE(narrow_types_are_faster),
       CASE(times_of_the_phases), CASE(times_that_do_not_fit), CASE(the_same_request_gives_the_same_result),
       CASE(requests_are_initialised), CASE(requests_that_are_refused), CASE(rates_that_are_refused),

@@ -1,9 +1,9 @@
 /* test_sim_actions.c - simulations under every action and every model option of the small model of steps.h, by hand.
  *
- * Kept, its segments are (peak, and in brackets what is left):
+ * With every unit kept, its segments are (peak, and in brackets the bytes at the end):
  *   unit 0 12800, unit 1 18944, loss 19456, backward begins at 21504 (18944), unit 1 22016 (13824), unit 0 14848
- * (8704), optimizer 9728 (8704). Every operation takes 1100 ns, each segment has one. A unit keeps 4096 bytes that the
- * link takes 8000 ns for, in four slots of 1024 bytes.
+ * (8704), optimizer 9728 (8704). Every operation takes 1100 ns, each segment has one. A unit keeps 4096 bytes, which
+ * the link copies in 8000 ns, in four slots of 1024 bytes.
  */
 #include "device.h"
 #include "steps.h"
@@ -17,7 +17,7 @@ enum { FORWARD_0 = 1, FORWARD_1, LOSS, BACKWARD, BACKWARD_1, BACKWARD_0, FIRST, 
 #define CHUNK ((int64_t)64 << 20)
 
 static const int64_t plain_peaks[N_SEGMENTS] = {0, 12800, 18944, 19456, 21504, 22016, 14848, 0, 9728};
-/* {keep, recompute}: what unit 1 saves is gone after its forward, and is made again */
+/* {keep, recompute}: what unit 1 saves is released after its forward, and recomputed */
 static const int64_t second_recomputed_peaks[N_SEGMENTS] = {0, 12800, 18944, 15360, 17408, 22016, 14848, 0, 9728};
 
 static ms_rates link_rates(void) { return (ms_rates)SMALL_RATES(0); }
@@ -27,7 +27,7 @@ typedef struct result {
     ms_simulation_segment segments[N_SEGMENTS];
 } result;
 
-/* Whatever is done: parts and times add up, and the peak is the highest of the segments. */
+/* Under every plan, parts and times add up, and the peak is the highest of the segments. */
 static void check_sums(const result *r) {
     int64_t highest = 0, step_ns = 0;
     for (int i = 0; i < N_SEGMENTS; i++) {
@@ -110,14 +110,14 @@ TEST(plain_and_recomputed_are_left_alone) {
     check_times(&r, STEP_NS + OP_NS, 0, 0);
 }
 
-/* While unit 1 runs, forward or backward, all four slots are on their way: nothing is gained there. */
+/* While unit 1 runs, forward or backward, all four slots are being copied: nothing is saved there. */
 TEST(offload_in_flight) {
     result r = play(MS_ACTION_OFFLOAD, MS_ACTION_KEEP, 0);
     static const int64_t change[N_SEGMENTS] = {[LOSS] = -4096, [BACKWARD] = -4096};
     check_peaks(&r, plain_peaks, change);
     check_peak_at(&r, BACKWARD_1);
     check_times(&r, STEP_NS + 16000 + 1000, 16000, 4096);            /* both ways, and an eighth of one as drag */
-    CHECK_EQ_INT(r.segments[BACKWARD_1].duration_ns, OP_NS + 16000); /* nothing comes after unit 1 that would hide it */
+    CHECK_EQ_INT(r.segments[BACKWARD_1].duration_ns, OP_NS + 16000); /* no unit after unit 1 could hide it */
     CHECK_EQ_INT(r.segments[BACKWARD_0].duration_ns, OP_NS + 1000);
     CHECK_EQ_INT(r.summary.backward_ns, 3 * OP_NS + 17000);
     CHECK_EQ_INT(r.summary.forward_ns, 3 * OP_NS);
@@ -161,12 +161,12 @@ TEST(units_hide_copies) {
     rates.dispatch_ns = 8000;
     r = play_profile(profile, &rates, MS_ACTION_OFFLOAD, MS_ACTION_KEEP, 0);
     check_times(&r, 7 * 8100 + 1000, 0, 4096);
-    r = play_profile(profile, &rates, MS_ACTION_OFFLOAD, MS_ACTION_OFFLOAD, 0); /* the second one's are not */
+    r = play_profile(profile, &rates, MS_ACTION_OFFLOAD, MS_ACTION_OFFLOAD, 0); /* the second's are not */
     check_times(&r, 7 * 8100 + 16000 + 2 * 1000, 16000, 8192);
     ms_profile_destroy(profile);
 }
 
-/* Unit 1 is computed again from what unit 0 gave out, 2048 bytes: four slots of 512. */
+/* Unit 1 is recomputed from the output of unit 0, 2048 bytes: four slots of 512. */
 TEST(inputs_offloaded) {
     static const int64_t change[N_SEGMENTS] = {[LOSS] = -2048, [BACKWARD] = -2048};
     for (int now = 0; now < 2; now++) {
@@ -182,7 +182,8 @@ TEST(inputs_offloaded) {
     check_times(&r, recomputed.summary.step_ns, 0, 0);
 }
 
-/* Three of four tiles are not there while it is gone through; its two operations are queued three times more. */
+/* While the unit runs in tiles, three of four tiles are not allocated; its two operations are queued three more
+ * times. */
 TEST(tiles) {
     result r = play(MS_ACTION_KEEP, MS_ACTION_TILE, 0);
     static const int64_t change[N_SEGMENTS] = {[BACKWARD_1] = -3072};
@@ -203,7 +204,7 @@ static void multiply_and_activate(script *s, int64_t made[2]) {
     made[1] = take(s, 2048);
 }
 
-/* Unit 0 multiplies (1024 bytes), activates (2048) and gives out 512. A product of 10 x 10 takes 2300 ns. */
+/* Unit 0 multiplies (1024 bytes), applies an activation (2048) and outputs 512. A product of 10 x 10 takes 2300 ns. */
 static void selective(script *s, bool recomputed) {
     int64_t made[2];
     *s = (script){0};
@@ -232,7 +233,7 @@ static void selective(script *s, bool recomputed) {
     for (int i = 0; i < 2; i++) give(s, made[i]);
 }
 
-/* Of what is computed again, the product is most of the time and a third of the bytes. */
+/* Of the recomputation, the product is most of the time and a third of the bytes. */
 TEST(products_that_stay) {
     script kept, recomputed;
     selective(&kept, false);
@@ -243,12 +244,12 @@ TEST(products_that_stay) {
     static const int64_t whole_peaks[N_SEGMENTS] = {0, 1024 + 3584, 1024 + 1024, 1024 + 1024, 1024 + 3072};
     for (int i = 0; i < 5; i++) CHECK_EQ_INT(whole.segments[i].peak_bytes, whole_peaks[i]);
     for (int32_t action = MS_ACTION_RECOMPUTE_EXCEPT_BOTH; action <= MS_ACTION_RECOMPUTE_EXCEPT_PRODUCTS;
-         action++) { /* nothing attends */
+         action++) { /* there is no attention */
         result r = play_profile(profile, &rates, action, MS_ACTION_KEEP, 0);
         static const int64_t change[N_SEGMENTS] = {0, 1024, 1024, 1024, 0};
         check_peaks(&r, whole_peaks, change);
         CHECK_EQ_INT(r.summary.step_ns, whole.summary.step_ns - 2300);
-        CHECK_EQ_INT(r.segments[4].duration_ns, 2 * OP_NS); /* the activation again, and its backward */
+        CHECK_EQ_INT(r.segments[4].duration_ns, 2 * OP_NS); /* the activation recomputed, and its backward */
         check_times(&r, r.summary.step_ns, 0, 0);
     }
     result r = play_profile(profile, &rates, MS_ACTION_RECOMPUTE_EXCEPT_ATTENTION, MS_ACTION_KEEP, 0);
@@ -256,9 +257,9 @@ TEST(products_that_stay) {
     ms_profile_destroy(profile);
 }
 
-/* ---- States ---- */
+/* ---- Model options ---- */
 
-/* The same change everywhere, and another one in the optimizer's step. */
+/* The same change everywhere, except in the optimizer step. */
 static void check_everywhere(const result *r, int64_t change, int64_t in_step) {
     int64_t changes[N_SEGMENTS] = {0};
     for (int i = FORWARD_0; i <= BACKWARD_0; i++) changes[i] = change;
@@ -266,7 +267,7 @@ static void check_everywhere(const result *r, int64_t change, int64_t in_step) {
     check_peaks(r, plain_peaks, changes);
 }
 
-/* The optimizer step goes by chunks of 64 MiB in place of 1024 bytes of temporaries: that is a peak here. */
+/* The optimizer step uses chunks of 64 MiB in place of 1024 bytes of temporaries, which is the peak here. */
 TEST(moments_of_8_bits) {
     result r = play(MS_ACTION_KEEP, MS_ACTION_KEEP, MS_MODEL_8BIT);
     check_everywhere(&r, 1039 - 4096, 1039 - 4096 + CHUNK - 1024);
@@ -290,7 +291,7 @@ TEST(moments_in_host_memory) {
     CHECK_EQ_INT(r.summary.parts[MS_CATEGORY_OPTIMIZER], 0);
     check_times(&r, 6 * OP_NS + 14000, 0, 4096);
     r = play(MS_ACTION_KEEP, MS_ACTION_KEEP, MS_MODEL_OFFLOAD | MS_MODEL_HALF | MS_MODEL_8BIT);
-    check_everywhere(&r, -4096, -4096 + CHUNK - 1024); /* lower halves are there, too */
+    check_everywhere(&r, -4096, -4096 + CHUNK - 1024); /* lower halves are in host memory too */
     check_times(&r, 6 * OP_NS + 12000, 0, 1039 + 2048);
 }
 
@@ -303,8 +304,8 @@ TEST(gradients_in_host_memory) {
     CHECK_EQ_INT(r.segments[BACKWARD].duration_ns, OP_NS + 700);
 }
 
-/* Behind the 6144 bytes that unit 0 left there are 6144, 6656, 8704 and 8192 of activations and temporaries. Of each,
- * 1024 stay (the largest gradient) and an eighth of the rest. Logits and loss are computed twice. */
+/* In addition to the 6144 bytes that unit 0 left, there are 6144, 6656, 8704 and 8192 of activations and temporaries.
+ * Of each, 1024 stay (the largest gradient) and an eighth of the rest. Logits and loss are computed twice. */
 TEST(loss_by_tiles) {
     result r = play(MS_ACTION_KEEP, MS_ACTION_KEEP, MS_MODEL_TILE_LOSS);
     static const int64_t change[N_SEGMENTS] = {[FORWARD_1] = 1024 + 640 - 6144,
@@ -361,8 +362,8 @@ TEST(an_optimizer_step_in_pieces) {
     ms_profile_destroy(profile);
 }
 
-/* Every set of model options with every action, on every kind of device, with the allocator's model too: sums stay
- * sums. */
+/* Every set of model options with every action, on every kind of device, also with the allocator's model: all sums stay
+ * correct. */
 TEST(everything_adds_up) {
     ms_profile *profile = two_unit_profile();
     for (uint32_t options = 0; options <= MS_MODEL_ALL; options++) {

@@ -22,7 +22,8 @@ static void check_link(const ms_rates *rates, int64_t max_copy, int64_t slot_ns,
     CHECK_EQ_INT(link.max_slots, slot_ns > 0 ? 12 : 0);
 }
 
-/* The slower way, or half of both at once: 700 bytes in a microsecond; 42000 bytes take 60, in six slots of 11. */
+/* The slower direction, or half of both at once: 700 bytes in a microsecond. 42000 bytes take 60, in six slots of
+ * 11. */
 TEST(slots_of_a_link) {
     ms_rates rates = link_rates(1000, 800, 1400), apart = link_rates(900, 1000, 0), wide = link_rates(10, 1000, 2000);
     check_link(&rates, 42000, 11000, 7700);
@@ -71,7 +72,7 @@ TEST(backlogs) {
     CHECK_EQ_INT(ms__link_wait_ns(&link, 0), 0);
 }
 
-/* The largest copy over the slowest link: times end, they do not overflow. */
+/* The largest copy over the slowest link: times saturate, they do not overflow. */
 TEST(copies_that_take_forever) {
     ms_rates rates = link_rates(1, 1, 0);
     ms__link link = ms__link_make(&rates, MS__MAX_NS);
