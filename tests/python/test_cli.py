@@ -618,7 +618,7 @@ def test_caches_that_do_not_work(script):
                 assert works == folder_of_cache.endswith("cache")
                 assert text == ("switched off" if folder_of_cache == "" else text)
             gpu.close()
-        assert any(level == 1 and "not kept" in text and "/file" in text for level, text in logged)
+        assert any(level == 1 and "not cached" in text and "/file" in text for level, text in logged)
 
         (name,) = os.listdir(work + "/cache")
         path = work + "/cache/" + name
@@ -833,7 +833,7 @@ def test_doctor_with_a_gpu(server):
         ({"FAKE_CUDA_FAIL": "cuDevicePrimaryCtxRetain=46"}, "gpu 0 link", "FAILED", "cuDevicePrimaryCtxRetain failed"),
         ({"FAKE_CUDA_FAIL": "nvmlInit_v2=9"}, "nvml", "skipped", "Driver Not Loaded: the memory of other processes"),
         ({"FAKE_CUDA_FAIL": "nvrtcVersion=1"}, "nvrtc", "skipped", "nvrtcVersion failed"),
-        ({"FAKE_NVRTC_VERSION": 14000}, "nvrtc", "skipped", "the driver of 13.0 cannot load what it makes"),
+        ({"FAKE_NVRTC_VERSION": 14000}, "nvrtc", "skipped", "the driver, for CUDA 13.0, cannot load its code"),
         ({"MEMSCALE_CACHE_DIR": f"{__file__}/below"}, "cache", "skipped", "is not a folder"),
     ],
 )  # fmt: skip

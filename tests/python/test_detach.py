@@ -101,7 +101,7 @@ def test_after_wrapping_twice(quiet_config):
     model = zoo.make("gpt2")
     before = snapshot(model)
     memscale.wrap(model, quiet_config)
-    with pytest.warns(memscale.MemScaleWarning, match="wrapped before") as caught:
+    with pytest.warns(memscale.MemScaleWarning, match="wrapped already") as caught:
         memscale.wrap(model, quiet_config)
     assert len(caught) == 1
     memscale.detach(model)
