@@ -3,7 +3,7 @@
 Names: actions, model options, categories and phases have their names in three tables in C, which Python gets as data.
 No other source of the library or the package has one of these names as a string; only names of several words are
 looked for, since "offload" or "forward" are also ordinary words. Figures: sizes, times and rates get their digits and
-units in src/common/text.c and python/memscale/_show/figures.py; no other string puts a unit after a number.
+units in src/common/text.c and python/memscale/_show/text.py; no other string puts a unit after a number.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLES = ("src/sim/actions.c", "src/sim/model_options.c", "src/common/names.c")
-FIGURES = ("src/common/text.c", "python/memscale/_show/figures.py")
+FIGURES = ("src/common/text.c", "python/memscale/_show/text.py")
 # Where an identifier of a table may be written, and why.
 ALLOWED = {
     "python/memscale/_show/bars.py": {"optimizer_state", "library_workspaces"},  # the order of the bars, by category

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _core
 from ._base.vocabulary import ACTIONS, CATEGORIES, KEEP, PHASES, SETUP, option_names
-from ._show.phrases import describe
 from ._show.plan_page import plan_page
+from ._show.text import describe
 from .errors import MemScaleError
 
 if TYPE_CHECKING:

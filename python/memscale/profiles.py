@@ -20,7 +20,7 @@ from ._base.arguments import check_arguments, check_options
 from ._base.vocabulary import BACKWARD, CATEGORIES, FORWARD, PHASES
 from ._core import Device
 from ._hw import devices
-from ._show.figures import size
+from ._show.text import size
 from ._trace.profiling import trace_step
 from ._trace.twin_optimizer import is_fused
 from .config import Config

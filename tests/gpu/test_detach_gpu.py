@@ -8,7 +8,7 @@ import torch
 
 import memscale
 import zoo
-from memscale._run.allocator import get_memory_fraction, has_expandable_segments
+from memscale._run.torch_state import get_memory_fraction, has_expandable_segments
 from test_detach import check_after_training, equal, snapshot
 
 

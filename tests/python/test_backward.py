@@ -8,8 +8,8 @@ import torch
 
 import memscale
 import zoo
-from memscale._run import engine_thread as _backward
 from memscale._run import executor
+from memscale._run import torch_state as _backward
 
 
 @pytest.fixture

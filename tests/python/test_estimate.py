@@ -21,16 +21,16 @@ import transformers
 import memscale
 import zoo
 from memscale import cli
-from memscale._base import optimizer_kinds as _kinds
-from memscale._base import precision as _precision
+from memscale._base import step_kinds as _kinds
+from memscale._base import step_kinds as _precision
 from memscale._cli import commands
 from memscale._cli import estimate_command as _estimate
 from memscale._cli import model_registry as _models
 from memscale._cli import options as _options
 from memscale._hw import devices as _devices
 from memscale._plan import advice as _advice
-from memscale._show import figures as _figures
 from memscale._show import terminal as _terminal
+from memscale._show import text as _figures
 
 TINY = {"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 2, "vocab_size": 500, "n_positions": 128}
 KEYS = {

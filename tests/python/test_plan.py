@@ -23,9 +23,9 @@ from memscale._plan import advice as _advice
 from memscale._plan import dry_run as _dry_run
 from memscale._plan.request import Request
 from memscale._plan.steps import Steps
-from memscale._show.phrases import ranges
 from memscale._show.svg import pareto_svg
-from memscale._trace.units import find_units
+from memscale._show.text import ranges
+from memscale._trace.model_modules import find_units
 from memscale.profiles import profile
 
 

@@ -21,7 +21,7 @@ from torch import nn
 
 import memscale
 from memscale import _core
-from memscale._trace.units import find_units, param_bytes
+from memscale._trace.model_modules import find_units, param_bytes
 from memscale.plans import Plan
 
 IDS = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2}

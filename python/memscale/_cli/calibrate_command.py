@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable
 
 from .._hw import calibration
-from .._show.figures import bandwidth, duration, flops
 from .._show.terminal import Progress, table, write
+from .._show.text import bandwidth, duration, flops
 
 
 def run_calibrate(arguments: argparse.Namespace) -> int:

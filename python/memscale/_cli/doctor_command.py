@@ -25,12 +25,12 @@ import torch
 from torch import nn
 
 from .. import _core
+from .._base.conditions import same_bits
 from .._base.log import INFO, WARNING, core_messages
 from .._base.require import MINIMUM, parse_version
-from .._base.same_bits import same_bits
 from .._hw import gpu as gpus
-from .._show.figures import bandwidth, cuda_version, size
 from .._show.terminal import DIM, GREEN, PLAIN, RED, Progress, flush, has_colour, lines, write
+from .._show.text import bandwidth, cuda_version, size
 from ..api import detach, executor_of, wrap
 from ..config import Config
 from ..plans import Plan

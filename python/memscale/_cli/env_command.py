@@ -18,8 +18,8 @@ from .. import _core
 from .._base.log import WARNING, core_messages
 from .._hw import calibration as measured
 from .._hw import gpu as gpus
-from .._show.figures import cuda_version, size
 from .._show.terminal import Row, table, write
+from .._show.text import cuda_version, size
 
 PACKAGES = ("transformers", "accelerate", "lightning", "bitsandbytes", "liger-kernel")
 _VARIABLES = ("CUDA_VISIBLE_DEVICES", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")

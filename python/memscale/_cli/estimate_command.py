@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-from .._base.precision import default_precision, has_precision
+from .._base.step_kinds import default_precision, has_precision
 from .._core import Device
 from .._plan.advice import StepAdviser, units_of
 from .._plan.steps import StepChange, Steps
@@ -21,10 +21,8 @@ from .._show.terminal import Progress, write
 from ..config import Config
 from ..profiles import Profile
 from .estimate_view import Estimate, show
-from .listings import show_list
-from .options import EstimateOptions, read_options
-from .step_setup import Report, find_device, find_subject, heading, optimizer_name, quiet, trace
-from .subjects import Subject
+from .options import EstimateOptions, read_options, show_list
+from .subjects import Report, Subject, find_device, find_subject, heading, optimizer_name, quiet, trace
 
 _SECONDS = 10.0  # that alternatives may be tried for, all together
 _RECOMPUTED = {"blocks": ("every block recomputed",), "all": ("everything recomputed",)}

@@ -8,9 +8,8 @@ from typing import Any
 from .._core import Device
 from .._plan.advice import Alternative, is_pass
 from .._show.bars import part_lines
-from .._show.figures import duration, size
-from .._show.phrases import peak_place
 from .._show.terminal import GREEN, MAX_COLUMNS, RED, columns, wrap_text, write
+from .._show.text import duration, peak_place, size
 from ..profiles import Prediction, Segment, Simulation
 from .options import EstimateOptions
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .._trace.values import MAX_ELEMENTS
+from .._trace.meta_values import MAX_ELEMENTS
 from ..errors import MemScaleError
 
 Batch = dict[str, torch.Tensor]

@@ -10,7 +10,7 @@ import dataclasses
 import json
 import sys
 
-from .._base.precision import default_precision
+from .._base.step_kinds import default_precision
 from .._base.vocabulary import ACTIONS
 from .._core import Device
 from .._plan.advice import COMMAND
@@ -18,18 +18,15 @@ from .._plan.dry_run import make_plan
 from .._plan.request import Request
 from .._plan.steps import StepChange, Steps, is_whole
 from .._show.bars import part_lines
-from .._show.figures import duration, size
-from .._show.phrases import group_facts, peak_place, technique_text
 from .._show.svg import pareto_svg
 from .._show.terminal import MAX_COLUMNS, RED, Progress, align, columns, wrap_text, write
+from .._show.text import duration, group_facts, peak_place, size, technique_text
 from ..config import Config
 from ..errors import BudgetError
 from ..plans import ParetoPoint, Plan
 from ..profiles import Profile
-from .listings import show_list
-from .options import PlanOptions, read_options
-from .step_setup import Report, find_device, find_subject, heading, quiet, trace
-from .subjects import Subject
+from .options import PlanOptions, read_options, show_list
+from .subjects import Report, Subject, find_device, find_subject, heading, quiet, trace
 
 _NOT_YET = "with techniques that this version cannot run yet: this is what the engine would decide"
 

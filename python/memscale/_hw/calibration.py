@@ -22,10 +22,10 @@ from typing import Any
 import torch
 
 from .. import _core
-from .._base.precision import has_precision
+from .._base.step_kinds import has_precision
 from .._core import Rates
 from . import gpu
-from .host import host
+from .memory import host
 
 VARIABLE = "MEMSCALE_CALIBRATION"
 _VERSION_KEY, _VERSION = "memscale_calibration", 1

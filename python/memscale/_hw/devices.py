@@ -8,8 +8,7 @@ from torch import nn
 from .._core import Device, Rates
 from ..errors import MemScaleError
 from . import calibration
-from .host import host
-from .storages import main_device
+from .memory import host, main_device
 
 
 def find(device: str | torch.device | None, model: nn.Module | None = None) -> Device:

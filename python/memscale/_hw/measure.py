@@ -15,7 +15,7 @@ import torch
 from torch._C._profiler import _EventType
 
 from ..errors import MemScaleError
-from .storages import storages
+from .memory import storages
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,11 +13,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from .. import _core
-from .._base.optimizer_kinds import fused_kind
-from .._base.precision import has_precision
+from .._base.step_kinds import fused_kind, has_precision
 from .._core import Device
 from .._hw import devices
-from .._show.figures import size
+from .._show.text import size
 from ..config import Config, OptimizationMode
 from ..errors import BudgetError, MemScaleError
 from ..plans import Plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from .. import _core
-from .._base.precision import pure_half
+from .._base.step_kinds import pure_half
 from ..config import TECHNIQUE_FIELDS, Config
 from ..plans import ParetoPoint, Plan
 from ..profiles import Profile

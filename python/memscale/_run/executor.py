@@ -20,21 +20,18 @@ from .. import _core
 from .._base.attachment import Attachment
 from .._base.log import Log
 from .._base.vocabulary import ACTIONS, MODEL_OPTIONS
-from .._hw.host import host
-from .._hw.storages import main_device
+from .._hw.memory import host, main_device
 from .._plan.by_shape import Planner, can_profile
-from .._show.figures import size
+from .._show.text import size
+from .._trace.model_modules import find_units, param_bytes, takes_use_cache
 from .._trace.sample import Sizes, sizes_of
-from .._trace.units import find_units, param_bytes
-from .._trace.use_cache import takes_use_cache
 from ..config import Config
 from ..errors import BudgetError, MemScaleError, MemScaleWarning
 from ..plans import Plan
-from .allocator import AllocatorCap
-from .engine_thread import BackwardOnCallingThread, is_on_one_gpu
 from .fallback import Fallback
 from .hooks import ForwardBegins, ForwardEnds, UseCacheOff, active_hooks, may_hook, refuse_data_parallel
 from .recomputation import Unit
+from .torch_state import AllocatorCap, BackwardOnCallingThread, is_on_one_gpu
 
 HANDLE = "_memscale_executor"
 

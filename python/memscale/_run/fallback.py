@@ -13,14 +13,13 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from .. import _core
-from .._base.optimizer_kinds import kind_of
-from .._hw.storages import state_storages, storages, tensor_bytes
+from .._base.step_kinds import kind_of
+from .._hw.memory import state_storages, storages, tensor_bytes
 from .._plan.request import Request
 from ..config import Config
 from ..errors import MemScaleError
 from ..plans import Plan
-from .measured import Measured
-from .recomputation import Unit
+from .recomputation import Measured, Unit
 
 _ADAMW_BYTES = 8  # two fp32 moments a parameter: assumed until an optimizer is known
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils._device import DeviceContext
 
-from .._trace.use_cache import use_cache_position, would_cache
+from .._trace.model_modules import use_cache_position, would_cache
 from ..errors import MemScaleError
 
 if TYPE_CHECKING:

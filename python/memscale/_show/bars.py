@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from .figures import size
-from .phrases import part_name
 from .terminal import DIM, PLAIN, RED, can_write, has_colour
+from .text import part_name, size
 
 _BLOCKS = " ▏▎▍▌▋▊▉█"
 _FANCY = ("█", "▒", "│")  # a bar, what is uncertain, the limit

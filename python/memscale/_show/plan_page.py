@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from .._base.vocabulary import REASONS
 from ..errors import MemScaleError
-from .phrases import describe, facts, group_facts, technique_text
 from .svg import pareto_svg
+from .text import describe, facts, group_facts, technique_text
 
 if TYPE_CHECKING:
     from ..plans import Entry, Plan

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from .figures import duration, size
+from .text import duration, size
 
 if TYPE_CHECKING:
     from ..plans import ParetoPoint

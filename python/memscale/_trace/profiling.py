@@ -10,16 +10,16 @@ import torch
 from torch import nn
 
 from .. import _core
-from .._base.precision import PRECISIONS
+from .._base.step_kinds import PRECISIONS
 from .._core import Device
 from ..config import Config
 from ..errors import MemScaleError
+from .meta_values import UnknownValueError
 from .recorder import Trace
 from .sample import at_shapes, loss_of, shape_of
 from .target import Target
 from .tracer import Tracer
 from .twin_optimizer import maker_of
-from .values import UnknownValueError
 
 _Pair = tuple[_core.Profile, _core.Profile]  # with units plain or recomputed; as it is without MemScale
 

@@ -17,8 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .. import _core
 from .._base.vocabulary import ACTIVATION
-from .meta_cache import MetaCache
-from .values import Values
+from .meta_values import MetaCache, Values
 
 _MAX_DIMS = 6
 _DETACH = torch.ops.aten.detach.default

@@ -19,7 +19,7 @@ from torch.nn.attention import SDPBackend
 from torch.overrides import TorchFunctionMode
 
 from .._core import tensors_in
-from .values import UnknownValueError
+from .meta_values import UnknownValueError
 
 
 @dataclasses.dataclass(frozen=True)

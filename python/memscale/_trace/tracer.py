@@ -18,15 +18,19 @@ from torch import nn
 from .. import _core
 from .._base.attachment import Attachment, touched_modules
 from .._base.vocabulary import BACKWARD, BUFFER, END, FORWARD, INPUT, LOSS, OPTIMIZER, OPTIMIZER_FIRST, PARAMETER
-from .._hw.storages import tensor_bytes
+from .._hw.memory import tensor_bytes
 from ..errors import MemScaleError
-from .hook_tables import without_hooks, without_observers
-from .meta_cache import MetaCache
+from .meta_values import MetaCache, UnknownValueError
+from .model_modules import (
+    find_flagged_units,
+    takes_use_cache,
+    use_cache_position,
+    without_hooks,
+    without_observers,
+    would_cache,
+)
 from .recorder import Recorder, Trace
 from .target import Rules, Target
-from .units import find_flagged_units
-from .use_cache import takes_use_cache, use_cache_position, would_cache
-from .values import UnknownValueError
 
 OptimizerMaker = Callable[[dict[int, nn.Parameter]], torch.optim.Optimizer | None]
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .._base.optimizer_kinds import DEFAULT_OPTIMIZER, OPTIMIZERS, kind_of
+from .._base.step_kinds import DEFAULT_OPTIMIZER, OPTIMIZERS, kind_of
 from ..errors import MemScaleError
 from .tracer import OptimizerMaker
 

@@ -1,11 +1,21 @@
-"""Bytes of tensors and their storages, and the device that holds most of a model."""
+"""Memory: the host within its container's limit, and the bytes of storages and models."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import nn
+
+from .. import _core
+
+
+def host() -> dict[str, Any]:
+    """The host record of this machine."""
+    record: dict[str, Any] = json.loads(_core.hw_detect(""))
+    return record
 
 
 def tensor_bytes(tensors: Iterable[torch.Tensor]) -> int:

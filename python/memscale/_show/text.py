@@ -1,4 +1,4 @@
-"""What people read about a plan or a peak: where a peak is, names of techniques, ranges of layers, sentences.
+"""What people read: figures, where a peak is, names of techniques, ranges of layers, sentences about a plan.
 
 Plans and simulations are read here, never made: their classes are above this package, and only their types are named.
 """
@@ -9,12 +9,46 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from .. import _core
 from .._base.vocabulary import ACTIONS, CATEGORY_NAMES, KEEP, MODEL_OPTIONS, PHASE_PLACES
-from .figures import duration, size
 
 if TYPE_CHECKING:
     from ..plans import Entry, Plan
     from ..profiles import Segment
+
+
+def size(n_bytes: int) -> str:
+    """Bytes: three significant digits and a unit; GB are 1e9 bytes."""
+    return _core.format_bytes(n_bytes)
+
+
+def quantity(n: int) -> str:
+    """A number of parameters."""
+    for unit, one in (("B", 10**9), ("M", 10**6), ("k", 10**3)):
+        if n >= one:
+            return f"{n / one:.{2 if n < 10 * one else 1}f} {unit}"
+    return str(n)
+
+
+def duration(seconds: float) -> str:
+    """Seconds: three significant digits and a unit."""
+    return _core.format_ns(round(seconds * 1e9))
+
+
+def flops(gflops: int) -> str:
+    """A rate of computation."""
+    return f"{gflops / 1000:.1f} TFLOP/s" if gflops >= 10_000 else f"{gflops} GFLOP/s"
+
+
+def bandwidth(mb_per_s: float) -> str:
+    """A rate of copies."""
+    return f"{mb_per_s / 1000:.1f} GB/s"
+
+
+def cuda_version(number: int) -> str | None:
+    """CUDA's way to write 12.4 is 12040; None for 0, which is unknown."""
+    return f"{number // 1000}.{number % 1000 // 10}" if number else None
+
 
 _OTHER_PARTS = {"unused": "allocator waste", "rest": "rest, rounded up"}
 
