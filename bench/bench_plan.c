@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "device.h"
+#include "devices.h"
 #include "plan/chain.h"
 
 #define N_RUNS 9

@@ -15,7 +15,7 @@
 
 #include <memscale/memscale.h>
 
-#include "device.h"
+#include "devices.h"
 
 #define N_SIMULATIONS 1000
 #define N_UNITS 50

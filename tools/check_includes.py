@@ -1,6 +1,7 @@
 """The order of includes in docs/ARCHITECTURE.md: which folder of src/, and of the extension, may include which."""
 
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -66,8 +67,18 @@ def check_extension(path: Path) -> list[str]:
     return problems
 
 
+def shared_names() -> list[str]:
+    """Files of C that share a name: a backtrace or a message that names one would name two places."""
+    command = ["git", "-C", str(ROOT), "ls-files", "*.c", "*.h", "*.cu"]
+    files = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    by_name: dict[str, list[str]] = {}
+    for file in files:
+        by_name.setdefault(Path(file).name, []).append(file)
+    return [f"{', '.join(paths)}: files share a name" for paths in by_name.values() if len(paths) > 1]
+
+
 def main() -> int:
-    problems = []
+    problems = shared_names()
     for path in sorted((ROOT / "src").rglob("*")):
         if path.suffix not in (".c", ".h", ".cu"):
             continue

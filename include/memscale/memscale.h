@@ -486,7 +486,7 @@ typedef struct ms_phase_info {
     uint64_t struct_bytes;
     const char *name;
     const char *identifier;
-    const char *place; /* in a sentence: "the peak is in the optimizer step" */
+    const char *place; /* in a sentence: "in the optimizer step", "between steps" */
 } ms_phase_info;
 
 typedef struct ms_name_info {
@@ -894,6 +894,11 @@ MS_NODISCARD MS_API ms_status ms_model_option_get_info(uint32_t option, ms_model
  * bytes. `out` has room for `n` characters, of which 32 always suffice. Any thread. Errors: MS_E_INVALID. */
 MS_NODISCARD MS_API ms_status ms_format_bytes(int64_t bytes, char *out, size_t n);
 MS_NODISCARD MS_API ms_status ms_format_ns(int64_t ns, char *out, size_t n);
+
+/* Where in a step something happens: "in backward of lm_head", "in forward, between layers", "between steps". `layer`
+ * is its name, or NULL; long names are cut. `out` has room for `n` characters, of which 160 always suffice. Any thread.
+ * Errors: MS_E_INVALID. */
+MS_NODISCARD MS_API ms_status ms_format_place(int32_t phase, const char *layer, char *out, size_t n);
 
 /* ---- Simulation ------------------------------------------------------------------------------------------------ */
 

@@ -13,13 +13,13 @@ const ms__name ms__categories[MS_N_CATEGORIES] = {[MS_CATEGORY_ACTIVATION] = {"a
                                                   [MS_CATEGORY_LIBRARY] = {"library workspaces", "library_workspaces"}};
 
 const ms__phase_row ms__phases[MS_N_PHASES] = {
-    [MS_PHASE_SETUP] = {{"setup", "setup"}, "setup"},
-    [MS_PHASE_FORWARD] = {{"forward", "forward"}, "forward"},
-    [MS_PHASE_LOSS] = {{"loss", "loss"}, "the loss"},
-    [MS_PHASE_BACKWARD] = {{"backward", "backward"}, "backward"},
-    [MS_PHASE_OPTIMIZER_FIRST] = {{"optimizer step (first)", "optimizer_step_first"}, "the first optimizer step"},
-    [MS_PHASE_OPTIMIZER] = {{"optimizer step", "optimizer_step"}, "the optimizer step"},
-    [MS_PHASE_END] = {{"end", "end"}, "the end of the step"}};
+    [MS_PHASE_SETUP] = {{"setup", "setup"}, "between steps"},
+    [MS_PHASE_FORWARD] = {{"forward", "forward"}, "in forward"},
+    [MS_PHASE_LOSS] = {{"loss", "loss"}, "in the loss"},
+    [MS_PHASE_BACKWARD] = {{"backward", "backward"}, "in backward"},
+    [MS_PHASE_OPTIMIZER_FIRST] = {{"optimizer step (first)", "optimizer_step_first"}, "in the first optimizer step"},
+    [MS_PHASE_OPTIMIZER] = {{"optimizer step", "optimizer_step"}, "in the optimizer step"},
+    [MS_PHASE_END] = {{"end", "end"}, "between steps"}};
 
 static const ms__name techniques[] = {{"recompute", "recompute"},
                                       {"offload", "offload"},

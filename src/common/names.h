@@ -13,7 +13,7 @@ typedef struct ms__name {
 
 typedef struct ms__phase_row {
     ms__name name;
-    const char *place; /* in a sentence: "in backward of lm_head" */
+    const char *place; /* in a sentence: "in the optimizer step", "between steps" */
 } ms__phase_row;
 
 extern const ms__name ms__categories[MS_N_CATEGORIES];

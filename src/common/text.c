@@ -1,11 +1,14 @@
 /* text.c - sizes and times as people read them. Only integer arithmetic, so that the text is the same everywhere. */
 #include "text.h"
 
+#include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
 
-#include "status.h"
+#include "names.h"
 
-#define MAX_DIGITS 19 /* of an int64_t */
+#define MAX_DIGITS 19     /* of an int64_t */
+#define MAX_PLACE_NAME 96 /* bytes of a layer's name in a sentence */
 
 typedef struct unit {
     uint64_t scale;
@@ -96,17 +99,39 @@ int ms__size_digits(int64_t a, int64_t b) { return digits_of(ms__size_text, a, b
 
 int ms__time_digits(int64_t a, int64_t b) { return digits_of(ms__time_text, a, b); }
 
-static ms_status copy_out(ms__figure figure, char *out, size_t n, const char *function) {
-    if (out == NULL || strlen(figure.text) >= n)
-        return ms__fail(MS_E_INVALID, "%s: out is NULL or has no room for \"%s\"", function, figure.text);
-    memcpy(out, figure.text, strlen(figure.text) + 1);
+int ms__name_cut(const char *name, int most) {
+    if (strlen(name) <= (size_t)most) return most;
+    while (most > 0 && ((unsigned char)name[most] & 0xC0) == 0x80) most--;
+    return most;
+}
+
+ms__place ms__place_text(int32_t phase, const char *layer) {
+    ms__place place;
+    const char *where = ms__phases[phase].place;
+    bool is_pass = phase == MS_PHASE_FORWARD || phase == MS_PHASE_BACKWARD;
+    if (layer != NULL)
+        (void)snprintf(place.text, sizeof place.text, "%s of %.*s", where, ms__name_cut(layer, MAX_PLACE_NAME), layer);
+    else
+        (void)snprintf(place.text, sizeof place.text, "%s%s", where, is_pass ? ", between layers" : "");
+    return place;
+}
+
+static ms_status copy_out(const char *text, char *out, size_t n, const char *function) {
+    if (out == NULL || strlen(text) >= n)
+        return ms__fail(MS_E_INVALID, "%s: out is NULL or has no room for \"%s\"", function, text);
+    memcpy(out, text, strlen(text) + 1);
     return MS_OK;
 }
 
 ms_status ms_format_bytes(int64_t bytes, char *out, size_t n) {
-    return copy_out(ms__size_text(bytes, MS__MIN_DIGITS), out, n, "ms_format_bytes");
+    return copy_out(ms__size_text(bytes, MS__MIN_DIGITS).text, out, n, "ms_format_bytes");
 }
 
 ms_status ms_format_ns(int64_t ns, char *out, size_t n) {
-    return copy_out(ms__time_text(ns, MS__MIN_DIGITS), out, n, "ms_format_ns");
+    return copy_out(ms__time_text(ns, MS__MIN_DIGITS).text, out, n, "ms_format_ns");
+}
+
+ms_status ms_format_place(int32_t phase, const char *layer, char *out, size_t n) {
+    if (phase < 0 || phase >= MS_N_PHASES) return ms__fail(MS_E_INVALID, "phase %d is unknown", (int)phase);
+    return copy_out(ms__place_text(phase, layer).text, out, n, "ms_format_place");
 }

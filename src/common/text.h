@@ -18,6 +18,17 @@ ms__figure ms__time_text(int64_t ns, int digits);
 /* With a sign also where it is positive: "+10.6 GB". */
 ms__figure ms__signed_text(ms__figure figure);
 
+/* How many bytes of a name are shown: at most `most`, and whole characters. */
+int ms__name_cut(const char *name, int most);
+
+/* Where something happens in a step, long names cut. */
+typedef struct ms__place {
+    char text[160];
+} ms__place;
+
+/* "in backward of lm_head", "in forward, between layers", "between steps". `layer`: its name, or NULL. */
+ms__place ms__place_text(int32_t phase, const char *layer);
+
 /* How many digits two numbers in one sentence need, so that different numbers look different. */
 int ms__size_digits(int64_t a, int64_t b);
 int ms__time_digits(int64_t a, int64_t b);

@@ -1,5 +1,5 @@
 /* explain.c - explains a plan to people: what the peak consists of, what is done to each layer and why; or why there is
- * no plan. Sizes, times and places are written by one function each (src/common/text.h, put_place).
+ * no plan. Sizes, times and places are written by one function each (src/common/text.h).
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -13,8 +13,7 @@
 #include "../sim/model_options.h"
 #include "decide.h"
 
-#define MAX_NAME 48       /* bytes of a layer's name in the table, */
-#define MAX_PLACE_NAME 96 /* and in a sentence */
+#define MAX_NAME 48 /* bytes of a layer's name in the table, */
 
 /* ---- Reasons ---- */
 
@@ -118,22 +117,6 @@ static ms__figure show_size(int64_t bytes) { return ms__size_text(bytes, MS__MIN
 
 static ms__figure show_time(int64_t ns) { return ms__time_text(ns, MS__MIN_DIGITS); }
 
-/* How many bytes of a name are shown: at most `most`, and whole characters. */
-static int cut_name(const char *name, int most) {
-    if (strlen(name) <= (size_t)most) return most;
-    while (most > 0 && ((unsigned char)name[most] & 0xC0) == 0x80) most--;
-    return most;
-}
-
-/* "backward of lm_head", "the optimizer step", "forward, between layers". `unit`: its name, or NULL. */
-static void put_place(text *t, int32_t phase, const char *unit) {
-    put_format(t, "%s", ms__phases[phase].place);
-    if (unit != NULL)
-        put_format(t, " of %.*s", cut_name(unit, MAX_PLACE_NAME), unit);
-    else if (phase == MS_PHASE_FORWARD || phase == MS_PHASE_BACKWARD)
-        put_format(t, ", between layers");
-}
-
 /* The parts of a peak, the largest first; those under `least` bytes are left out. */
 static void put_parts(text *t, const int64_t parts[MS_N_CATEGORIES], int64_t least, const char *before) {
     bool written[MS_N_CATEGORIES] = {false};
@@ -167,8 +150,8 @@ static void put_refusal(text *t, const ms__decision *d, const ms_simulation_summ
         put_fixed_part(t, r->profile);
         return;
     }
-    put_format(t, ", in ");
-    put_place(t, played->peak_phase, played->peak_unit >= 0 ? r->profile->units[played->peak_unit].name : NULL);
+    const char *unit = played->peak_unit >= 0 ? r->profile->units[played->peak_unit].name : NULL;
+    put_format(t, ", %s", ms__place_text(played->peak_phase, unit).text);
     put_parts(t, played->parts, d->best.peak_bytes / 50, ": ");
 }
 
@@ -208,8 +191,8 @@ static void put_peak(text *t, const ms_plan_summary *s) {
 static void put_peak_place(text *t, const ms_plan *plan) {
     const ms_plan_summary *s = &plan->summary;
     if (s->peak_phase == MS_PHASE_SETUP) return;
-    put_format(t, "The peak is in ");
-    put_place(t, s->peak_phase, s->peak_unit >= 0 ? plan->entries[s->peak_unit].name : NULL);
+    const char *unit = s->peak_unit >= 0 ? plan->entries[s->peak_unit].name : NULL;
+    put_format(t, "The peak is %s", ms__place_text(s->peak_phase, unit).text);
     put_parts(t, s->parts, s->predicted_peak_bytes / 100, ": ");
     put_format(t, ". ");
 }
@@ -290,7 +273,7 @@ static widths find_widths(const ms_plan *plan) {
 }
 
 static void put_row(text *t, const ms_plan_entry *e, widths w) {
-    put_format(t, "%-*.*s  %-*s  %10s  %9s  ", w.name, cut_name(e->name, w.name), e->name, w.action,
+    put_format(t, "%-*.*s  %-*s  %10s  %9s  ", w.name, ms__name_cut(e->name, w.name), e->name, w.action,
                ms__actions[e->action].name.name, show_size(e->plain_bytes - e->held_bytes).text,
                show_time(e->extra_ns).text);
     if (e->reason == MS_REASON_NOT_ELIGIBLE || e->reason == MS_REASON_NOT_RUN)

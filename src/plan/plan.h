@@ -4,7 +4,7 @@
 
 #include "../common/arena.h"
 #include "../common/names.h"
-#include "../common/shared.h"
+#include "../common/owners.h"
 #include "../common/status.h"
 #include "../profile/profile.h"
 

@@ -8,7 +8,7 @@
 
 #include "../common/arena.h"
 #include "../common/json.h"
-#include "../common/shared.h"
+#include "../common/owners.h"
 #include "../common/status.h"
 #include "step.h"
 

@@ -2,7 +2,7 @@
  * planned: its sizes are never out of a plan's range. A step in it can be simulated on any device and with any flags,
  * with the same results after a round trip; it has costs, frontiers, and perhaps other shapes.
  */
-#include "device.h"
+#include "devices.h"
 #include "error_info.h"
 #include "fuzz.h"
 

@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "device.h"
+#include "devices.h"
 #include "profile/profile.h"
 #include "random.h"
 #include "steps.h"

@@ -5,7 +5,7 @@
  * plan that keeps everything, or recomputes everything, must give the same. A step must survive a round trip through a
  * file bit for bit.
  */
-#include "device.h"
+#include "devices.h"
 #include "random.h"
 #include "steps.h"
 

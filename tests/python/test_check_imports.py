@@ -60,7 +60,7 @@ def test_the_package_keeps_the_law(law, package):
         ("_trace/tracer.py", "from memscale.errors import version", "imported relatively"),
         ("_trace/tracer.py", "from .. import version", "import it from its module"),
         ("extra.py", "", "extra is not in the law"),
-        ("_trace/meta_values.py", "from .tracer import version", "an import cycle: _trace.tracer -> _trace.values"),
+        ("_trace/values.py", "from .tracer import version", "an import cycle: _trace.tracer -> _trace.values"),
     ],
 )  # fmt: skip
 def test_what_is_planted_is_found(law, package, file, text, words):

@@ -30,7 +30,7 @@ def tree(check, tmp_path):
 def test_the_sources_have_one_place_for_each(check):
     names = check.table_names([(ROOT / table).read_text() for table in check.TABLES])
     assert {"recompute except attention", "tiled loss", "tile_loss", "optimizer state", "optimizer_step"} <= names
-    assert {"optimizer step (first)", "the first optimizer step"} <= names
+    assert {"optimizer step (first)", "in the first optimizer step"} <= names
     assert check.check_tree(ROOT) == []
     assert check.main() == 0
 
@@ -43,7 +43,7 @@ def test_the_sources_have_one_place_for_each(check):
         (C_FILE, 'static const char *const names[] = {"forward", "optimizer_step"};'),
         (PYTHON_FILE, 'TEXT = "recompute except products"'),
         (PYTHON_FILE, 'TEXT = f"library workspaces: {n}"'),
-        (PYTHON_FILE, 'PLACE = "the optimizer step"'),
+        (PYTHON_FILE, 'PLACE = "in the optimizer step"'),
         ("python/memscale/_show/bars.py", 'KEYS = ("optimizer_step",)'),
         ("python/memscale/_core/module.c", 'char *name = "offloaded gradients";'),
     ],

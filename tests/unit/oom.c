@@ -4,7 +4,7 @@
  * k-th allocation failing, for every k until it makes fewer; then the same with every allocation from the k-th on
  * failing. What is still allocated afterwards is counted, so leaks show without a sanitizer too.
  */
-#include "device.h"
+#include "devices.h"
 #include "plans.h"
 
 #include <stdbool.h>

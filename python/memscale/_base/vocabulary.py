@@ -49,12 +49,11 @@ _CATEGORY = {identifier: number for number, _, identifier in _core.CATEGORIES}
 ACTIVATION, PARAMETER = _CATEGORY["activations"], _CATEGORY["parameters"]
 BUFFER, INPUT = _CATEGORY["buffers"], _CATEGORY["inputs"]
 
-# Phases of a step: identifiers in the order of C, their numbers, and how a sentence names the place.
+# Phases of a step: identifiers in the order of C, and their numbers.
 PHASES = tuple(identifier for _, _, identifier, _ in _core.PHASES)
 _PHASE = {identifier: number for number, _, identifier, _ in _core.PHASES}
 SETUP, FORWARD, LOSS, BACKWARD = (_PHASE[phase] for phase in ("setup", "forward", "loss", "backward"))
 OPTIMIZER_FIRST, OPTIMIZER, END = (_PHASE[phase] for phase in ("optimizer_step_first", "optimizer_step", "end"))
-PHASE_PLACES = {identifier: place for _, _, identifier, place in _core.PHASES}
 
 
 def option_names(flags: int) -> tuple[str, ...]:

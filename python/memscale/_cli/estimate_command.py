@@ -21,7 +21,8 @@ from .._show.terminal import Progress, write
 from ..config import Config
 from ..profiles import Profile
 from .estimate_view import Estimate, show
-from .options import EstimateOptions, read_options, show_list
+from .listings import show_list
+from .options import EstimateOptions, read_options
 from .subjects import Report, Subject, find_device, find_subject, heading, optimizer_name, quiet, trace
 
 _SECONDS = 10.0  # that alternatives may be tried for, all together

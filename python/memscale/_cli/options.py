@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import math
 from typing import Any, TypeVar
 
-from .. import _core
-from .._base.step_kinds import DEFAULT_OPTIMIZER, OPTIMIZERS, PRECISIONS, default_precision
-from .._show.terminal import write
-from .._show.text import size
+from .._base.step_kinds import DEFAULT_OPTIMIZER, OPTIMIZERS, PRECISIONS
 from ..config import OptimizationMode
-from .model_registry import REGISTRY
 
 RECOMPUTE = ("none", "blocks", "all")
 EXIT_STATUS = "Exit status: 0 {}, 3 {}, 1 error, 2 usage."
@@ -133,44 +128,3 @@ def wants_list(arguments: argparse.Namespace) -> str | None:
 def _check_step(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
     if arguments.model is None and wants_list(arguments) is None:
         parser.error("--model is missing: a name (see --list-models), a config.json, or module:function")
-
-
-def show_list(arguments: argparse.Namespace) -> bool:
-    """Show what is known, if that was asked for."""
-    key = wants_list(arguments)
-    if key is None:
-        return False
-    rows = gpu_rows() if key == "gpus" else model_rows()
-    if arguments.json:
-        write(json.dumps({key: rows}, indent=2))
-        return True
-    for row in rows:
-        write(_gpu_line(row) if key == "gpus" else _model_line(row))
-    return True
-
-
-def gpu_rows() -> list[dict[str, Any]]:
-    """The GPUs that are known."""
-    return [
-        {
-            "key": row["key"],
-            "name": row["name"],
-            "memory_bytes": row["memory_bytes"],
-            "capability": row["capability"],
-            "precision": default_precision(row["capability"]),
-        }
-        for row in _core.gpu_models()
-    ]
-
-
-def model_rows() -> list[dict[str, Any]]:
-    """The models that are known by name."""
-    return [{"name": name, "class": e.model, "seq": e.length or None} for name, e in REGISTRY.items()]
-
-
-def _gpu_line(row: dict[str, Any]) -> str:
-    return f"{row['key']:<15} {size(row['memory_bytes']):>9}  {row['precision']}  {row['name']}"
-
-
-def _model_line(row: dict[str, Any]) -> str:
-    return f"{row['name']:<14} {row['seq'] or '-':>5}  {row['class']}"

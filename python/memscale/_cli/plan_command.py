@@ -25,7 +25,8 @@ from ..config import Config
 from ..errors import BudgetError
 from ..plans import ParetoPoint, Plan
 from ..profiles import Profile
-from .options import PlanOptions, read_options, show_list
+from .listings import show_list
+from .options import PlanOptions, read_options
 from .subjects import Report, Subject, find_device, find_subject, heading, quiet, trace
 
 _NOT_YET = "with techniques that this version cannot run yet: this is what the engine would decide"

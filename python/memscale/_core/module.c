@@ -236,6 +236,8 @@ static PyMethodDef functions[] = {
     {"profile_from_json", core_profile_from_json, METH_O, profile_from_json_doc},
     {"format_bytes", core_format_bytes, METH_O, PyDoc_STR("format_bytes(n)\n--\n\nA size for people: 10.6 GB.")},
     {"format_ns", core_format_ns, METH_O, PyDoc_STR("format_ns(n)\n--\n\nA time for people: 7.70 ms.")},
+    {"format_place", FAST(core_format_place), METH_FASTCALL,
+     PyDoc_STR("format_place(phase, layer)\n--\n\nWhere in a step something happens: in backward of lm_head.")},
     {"fit_shapes", FAST(core_fit_shapes), METH_FASTCALL, fit_shapes_doc},
     {"next_batch", FAST(core_next_batch), METH_VARARGS | METH_KEYWORDS, next_batch_doc},
     {"profile_fit", core_profile_fit, METH_O, profile_fit_doc},

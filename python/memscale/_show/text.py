@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from .. import _core
-from .._base.vocabulary import ACTIONS, CATEGORY_NAMES, KEEP, MODEL_OPTIONS, PHASE_PLACES
+from .._base.vocabulary import ACTIONS, CATEGORY_NAMES, KEEP, MODEL_OPTIONS, PHASES
 
 if TYPE_CHECKING:
     from ..plans import Entry, Plan
@@ -58,12 +58,9 @@ Place = tuple["str | None", str]  # a layer, or None, and a phase
 def peak_place(place: Place | None, timeline: Sequence[Segment] = ()) -> str:
     """Where a peak is. With the segments of its step, the loss is told apart from other work between layers."""
     layer, phase = place or (None, "setup")
-    if phase in ("setup", "end"):
-        return "between steps"
     if layer is None and phase == "backward" and _is_of_loss(timeline):
-        return "in backward of the loss"
-    between = ", between layers" if phase in ("forward", "backward") else ""
-    return f"in {PHASE_PLACES[phase]}" + (between if layer is None else f" of {layer}")
+        layer = "the loss"
+    return _core.format_place(PHASES.index(phase), layer)
 
 
 def _is_of_loss(timeline: Sequence[Segment]) -> bool:

@@ -81,4 +81,31 @@ TEST(no_room) {
     CHECK_STATUS(ms_format_ns(1000, NULL, 8), MS_E_INVALID);
 }
 
-SUITE(text, CASE(sizes), CASE(times), CASE(digits_that_tell_apart), CASE(signs), CASE(no_room));
+static void check_place(int32_t phase, const char *layer, const char *wanted) {
+    char out[160];
+    CHECK_STATUS(ms_format_place(phase, layer, out, sizeof out), MS_OK);
+    CHECK_EQ_STR(out, wanted);
+}
+
+TEST(places) {
+    check_place(MS_PHASE_BACKWARD, "lm_head", "in backward of lm_head");
+    check_place(MS_PHASE_FORWARD, NULL, "in forward, between layers");
+    check_place(MS_PHASE_LOSS, NULL, "in the loss");
+    check_place(MS_PHASE_OPTIMIZER, NULL, "in the optimizer step");
+    check_place(MS_PHASE_OPTIMIZER_FIRST, NULL, "in the first optimizer step");
+    check_place(MS_PHASE_SETUP, NULL, "between steps");
+    check_place(MS_PHASE_END, NULL, "between steps");
+    char name[301], out[160], small[8];
+    memset(name, 'x', sizeof name);
+    name[95] = (char)0xC3; /* a character of two bytes where the name is cut */
+    name[96] = (char)0xA9;
+    name[sizeof name - 1] = '\0';
+    CHECK_STATUS(ms_format_place(MS_PHASE_FORWARD, name, out, sizeof out), MS_OK);
+    CHECK_EQ_INT(strlen(out), strlen("in forward of ") + 95);
+    CHECK_STATUS(ms_format_place(MS_PHASE_FORWARD, "h", small, sizeof small), MS_E_INVALID);
+    CHECK_STATUS(ms_format_place(MS_PHASE_FORWARD, "h", NULL, 160), MS_E_INVALID);
+    CHECK_STATUS(ms_format_place(-1, NULL, out, sizeof out), MS_E_INVALID);
+    CHECK_STATUS(ms_format_place(MS_N_PHASES, NULL, out, sizeof out), MS_E_INVALID);
+}
+
+SUITE(text, CASE(places), CASE(sizes), CASE(times), CASE(digits_that_tell_apart), CASE(signs), CASE(no_room));

@@ -1,5 +1,5 @@
 /* test_advise.c - what would fit if no plan does. */
-#include "device.h"
+#include "devices.h"
 #include "error_info.h"
 #include "plans.h"
 #include "steps.h"

@@ -1,5 +1,5 @@
 /* test_appraise.c - what plans of the small model cost: by its chain, by simulations, and with torch's allocator. */
-#include "device.h"
+#include "devices.h"
 #include "plan/decide.h"
 #include "plans.h"
 #include "steps.h"

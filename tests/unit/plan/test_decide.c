@@ -3,7 +3,7 @@
  * With every unit kept, the peak is 22016 and the step takes 7700 ns, 1100 for each operation (test_sim_actions.c has
  * the rest). The peak is in backward of unit 1, so what unit 0 keeps matters.
  */
-#include "device.h"
+#include "devices.h"
 #include "plans.h"
 
 #include <string.h>

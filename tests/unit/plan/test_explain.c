@@ -1,5 +1,5 @@
 /* test_explain.c - the texts of plans, and of budgets that no plan fits. */
-#include "device.h"
+#include "devices.h"
 #include "plans.h"
 
 #include <stdbool.h>

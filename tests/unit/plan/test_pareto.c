@@ -1,5 +1,5 @@
 /* test_pareto.c - the trade between memory and time of the small model, all of whose plans are known. */
-#include "device.h"
+#include "devices.h"
 #include "plans.h"
 #include "steps.h"
 

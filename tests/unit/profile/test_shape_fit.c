@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "device.h"
+#include "devices.h"
 #include "shaped.h"
 
 static const ms__shape grid[] = {{2, 64}, {4, 64}, {2, 96}, {4, 96}, {2, 45}, {4, 45}, {3, 70}};

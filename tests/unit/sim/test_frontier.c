@@ -1,7 +1,7 @@
 /* test_frontier.c - what a unit could keep of its forward, by hand and compared with simulations. */
 #include <string.h>
 
-#include "device.h"
+#include "devices.h"
 #include "shaped.h"
 
 enum { ATTENTION_UNIT, PRODUCT_UNIT };

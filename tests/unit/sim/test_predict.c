@@ -1,7 +1,7 @@
 /* test_predict.c - will a step fit? */
 #include <string.h>
 
-#include "device.h"
+#include "devices.h"
 #include "steps.h"
 
 #define PEAK 22016 /* of the small model, nothing done */

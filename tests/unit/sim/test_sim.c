@@ -3,7 +3,7 @@
  * Before a step it holds 2560 bytes, and 4096 more once the optimizer has its state. Backward of the second unit is
  * where the peak is.
  */
-#include "device.h"
+#include "devices.h"
 #include "error_info.h"
 #include "steps.h"
 

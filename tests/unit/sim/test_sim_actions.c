@@ -5,7 +5,7 @@
  * (8704), optimizer 9728 (8704). Every operation takes 1100 ns, each segment has one. A unit keeps 4096 bytes, which
  * the link copies in 8000 ns, in four slots of 1024 bytes.
  */
-#include "device.h"
+#include "devices.h"
 #include "steps.h"
 
 #include <string.h>

@@ -79,6 +79,7 @@ PyObject *core_profile_from_json(PyObject *module, PyObject *text);
 PyObject *core_profile_fit(PyObject *module, PyObject *list);
 PyObject *core_format_bytes(PyObject *module, PyObject *number);
 PyObject *core_format_ns(PyObject *module, PyObject *number);
+PyObject *core_format_place(PyObject *module, PyObject *const *args, Py_ssize_t n);
 PyObject *core_fit_shapes(PyObject *module, PyObject *const *args, Py_ssize_t n);
 
 #endif

@@ -4,6 +4,8 @@
  */
 #include "bind.h"
 
+#include <string.h>
+
 typedef PyObject *(*row_maker)(core_state *state, int32_t index);
 
 static PyObject *action_row(core_state *state, int32_t index) {
@@ -109,3 +111,14 @@ static PyObject *format(PyObject *module, PyObject *number, ms_status (*write)(i
 PyObject *core_format_bytes(PyObject *module, PyObject *number) { return format(module, number, ms_format_bytes); }
 
 PyObject *core_format_ns(PyObject *module, PyObject *number) { return format(module, number, ms_format_ns); }
+
+PyObject *core_format_place(PyObject *module, PyObject *const *args, Py_ssize_t n_args) {
+    char text[160];
+    if (!core_check_count("format_place", n_args, 2)) return NULL;
+    long phase = PyLong_AsLong(args[0]);
+    const char *layer = args[1] == Py_None ? NULL : core_utf8(args[1], NULL);
+    if (PyErr_Occurred()) return NULL;
+    ms_status status = ms_format_place((int32_t)phase, layer, text, sizeof text);
+    return status == MS_OK ? PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace")
+                           : core_raise(core_get_state(module), status);
+}

@@ -1,6 +1,6 @@
-/* device.h - a device for simulations and plans of tests and benchmarks, from its rates. */
-#ifndef MS_TEST_DEVICE_H
-#define MS_TEST_DEVICE_H
+/* devices.h - a device for simulations and plans of tests and benchmarks, from its rates. */
+#ifndef MS_TEST_DEVICES_H
+#define MS_TEST_DEVICES_H
 
 #include <memscale/memscale.h>
 

@@ -1,9 +1,9 @@
-/* shared.h - counts the owners of an immutable object.
+/* owners.h - counts the owners of an immutable object.
  *
  * A count of 0 means one owner, so a zeroed object belongs to its creator. Any thread.
  */
-#ifndef MS_COMMON_SHARED_H
-#define MS_COMMON_SHARED_H
+#ifndef MS_COMMON_OWNERS_H
+#define MS_COMMON_OWNERS_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
