@@ -29,6 +29,10 @@ from ._settings import (
 
 __all__ = ["AsyncOffloadConfig", "Config", "OptimizationMode"]
 
+_GB = 1e9
+_MAX_BYTES = 1 << 50  # more than any device has: a larger limit is no limit
+_PPM = 1_000_000
+
 
 class OptimizationMode(enum.Enum):
     """How far MemScale may go: which techniques it may use and how much time it may spend."""
@@ -284,3 +288,20 @@ class Config(Settings):
     def __repr__(self) -> str:
         given = [field.name for field in fields_of(self) if field.name != "mode" and self.given(field.name)]
         return f"Config({self.mode.name}{''.join(f', {name}={getattr(self, name)!r}' for name in given)})"
+
+
+def engine_settings(config: Config) -> dict[str, Any]:
+    """The settings that the engine in C decides by, as ``_core.Request`` takes them."""
+    slowdown = config.slowdown_limit
+    return {
+        "techniques": sum(flag for field, flag in TECHNIQUE_FIELDS.items() if getattr(config, field)),
+        "budget_bytes": _bytes_of(config.memory_budget_gb, least=1, none=0),
+        "utilization_ppm": max(1, round(config.target_gpu_utilization * _PPM)),
+        "slowdown_ppm": -1 if slowdown is None else round(slowdown * _PPM),
+        "offload_limit_bytes": _bytes_of(config.max_cpu_offload_gb, least=0, none=-1),
+        "force": config.force_optimize,
+    }
+
+
+def _bytes_of(gigabytes: float | None, *, least: int, none: int) -> int:
+    return none if gigabytes is None else max(least, int(min(gigabytes * _GB, _MAX_BYTES)))

@@ -19,6 +19,7 @@ import memscale
 import zoo
 from memscale import AsyncOffloadConfig, Config, OptimizationMode
 from memscale._settings import BOOLEAN, Settings, field_docs, number, setting
+from memscale.config import engine_settings
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(memscale.__file__).parent
@@ -328,9 +329,10 @@ def properties_of(settings):
 
 
 def unread_fields(settings, folder=PACKAGE):
-    """Fields that this version claims to have and that no module of the package reads."""
+    """Fields that this version claims to have and that no module of the package reads, nor gives to the engine in C."""
     sources = [path for path in folder.rglob("*.py") if path not in (folder / "config.py", folder / "_settings.py")]
-    read = {name for path in sources for name in config_reads(ast.parse(path.read_text()))}
+    texts = [path.read_text() for path in sources] + [inspect.getsource(engine_settings)]
+    read = {name for text in texts for name in config_reads(ast.parse(text))}
     for name, fields in properties_of(settings).items():
         read |= fields if name in read else set()
     available = {doc.name for doc in field_docs(settings) if doc.available == "yes"}

@@ -6,13 +6,10 @@ from collections.abc import Iterable
 
 from .. import _core
 from .._base.step_kinds import pure_half
-from ..config import TECHNIQUE_FIELDS, Config
+from ..config import Config, engine_settings
 from ..plans import ParetoPoint, Plan
 from ..profiles import Profile
 
-_GB = 1e9
-_MAX_BYTES = 1 << 50  # more than any device has: a larger limit is no limit
-_PPM = 1_000_000
 _MAX_PARETO = 64
 
 AnyProfile = Profile | _core.Profile
@@ -28,18 +25,8 @@ class Request:
 
     def __init__(self, config: Config, device: _core.Device, *, unrunnable: bool = False) -> None:
         """What these settings ask for; with ``unrunnable`` also what no executor of this version runs."""
-        slowdown = config.slowdown_limit
         self.device = device
-        self.core = _core.Request(
-            device=device,
-            techniques=sum(flag for field, flag in TECHNIQUE_FIELDS.items() if getattr(config, field)),
-            budget_bytes=_bytes_of(config.memory_budget_gb, least=1, none=0),
-            utilization_ppm=max(1, round(config.target_gpu_utilization * _PPM)),
-            slowdown_ppm=-1 if slowdown is None else round(slowdown * _PPM),
-            offload_limit_bytes=_bytes_of(config.max_cpu_offload_gb, least=0, none=-1),
-            force=config.force_optimize,
-            unrunnable=unrunnable,
-        )
+        self.core = _core.Request(device=device, unrunnable=unrunnable, **engine_settings(config))
 
     @property
     def budget_bytes(self) -> int:
@@ -127,10 +114,6 @@ class StepArguments:
         self.half = None if half is None else _core_of(half)
         self.may_change = None if may_change is None else bytes(bool(may) for may in may_change)
         self.fused = profile.fused if isinstance(profile, Profile) else fused
-
-
-def _bytes_of(gigabytes: float | None, *, least: int, none: int) -> int:
-    return none if gigabytes is None else max(least, int(min(gigabytes * _GB, _MAX_BYTES)))
 
 
 def _core_of(profile: AnyProfile) -> _core.Profile:
