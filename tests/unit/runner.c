@@ -37,6 +37,14 @@ void test_skip(const char *format, ...) {
     _Exit(TEST_SKIPPED);
 }
 
+const char *test_replace(const char *text, const char *old, const char *new, char *out, size_t n) {
+    const char *at = strstr(text, old);
+    CHECK(at != NULL);
+    int n_written = snprintf(out, n, "%.*s%s%s", (int)(at - text), text, new, at + strlen(old));
+    CHECK(n_written >= 0 && (size_t)n_written < n);
+    return out;
+}
+
 void test_check_int(const char *file, int line, const char *a_text, int64_t a, const char *b_text, int64_t b) {
     if (a != b) test_fail(file, line, "%s is %" PRId64 ", %s is %" PRId64, a_text, a, b_text, b);
 }

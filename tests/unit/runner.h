@@ -49,6 +49,9 @@ _Noreturn void test_fail(const char *file, int line, const char *format, ...) __
 /* Print why this test cannot run here and end it; it counts neither as passed nor as failed. */
 _Noreturn void test_skip(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* `text` with the first `old` replaced by `new`, in the `n` bytes at `out`. Fails if there is no `old`, or no room. */
+const char *test_replace(const char *text, const char *old, const char *new, char *out, size_t n);
+
 void test_check_int(const char *file, int line, const char *a_text, int64_t a, const char *b_text, int64_t b);
 void test_check_u64(const char *file, int line, const char *a_text, uint64_t a, const char *b_text, uint64_t b);
 void test_check_str(const char *file, int line, const char *a_text, const char *a, const char *b_text, const char *b);

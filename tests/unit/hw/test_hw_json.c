@@ -49,13 +49,7 @@ static ms_status from_text(const char *text, ms_hw *out) {
 /* The sample with the first `old` replaced. */
 static const char *with(const char *old, const char *new) {
     static char text[2 * sizeof sample_text];
-    const char *at = strstr(sample_text, old);
-    CHECK(at != NULL && strlen(new) < sizeof sample_text);
-    size_t n = (size_t)(at - sample_text);
-    memcpy(text, sample_text, n);
-    memcpy(text + n, new, strlen(new));
-    memcpy(text + n + strlen(new), at + strlen(old), strlen(at + strlen(old)) + 1);
-    return text;
+    return test_replace(sample_text, old, new, text, sizeof text);
 }
 
 TEST(there_and_back) {

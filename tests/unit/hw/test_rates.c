@@ -39,10 +39,7 @@ static ms_status from_text(const char *text, ms_rates *out) {
 /* The sample with the first `old` replaced. */
 static const char *with(const char *old, const char *new) {
     static char text[2 * sizeof sample_text];
-    const char *at = strstr(sample_text, old);
-    CHECK(at != NULL && strlen(new) < sizeof sample_text);
-    (void)snprintf(text, sizeof text, "%.*s%s%s", (int)(at - sample_text), sample_text, new, at + strlen(old));
-    return text;
+    return test_replace(sample_text, old, new, text, sizeof text);
 }
 
 static void check_refused(const char *text, ms_status wanted) {
