@@ -1108,6 +1108,53 @@ MS_NODISCARD MS_API ms_status ms_shape_plans_find(ms_shape_plans *plans, const m
  * ms_profile_destroy; NULL for NULL. Cannot fail. */
 MS_API ms_profile *ms_shape_plans_get_profile(const ms_shape_plans *plans);
 
+/* ---- Throw-away processes -------------------------------------------------------------------------------------- */
+
+/* A copy of this process that does something and ends, and leaves no trace: what it changes, in memory and in the
+ * objects of the process, is its own. It is one thread's. */
+typedef struct ms_child ms_child;
+
+typedef struct ms_child_options {
+    uint64_t struct_bytes;
+    int64_t quiet_ns;     /* it is given up after so long without using the processor */
+    int64_t limit_ns;     /* and after so long in any case */
+    int64_t memory_bytes; /* that it may map in addition to what it has; 0: no limit of its own */
+} ms_child_options;
+
+typedef struct ms_child_answer {
+    uint64_t struct_bytes;
+    int64_t is_complete; /* 1 or 0: the child is still at work */
+    const void *bytes;   /* what it sent; borrowed until ms_child_destroy */
+    uint64_t n_bytes;
+} ms_child_answer;
+
+/* Make a child. Returns twice: in the parent, and in the child with `*out_is_child` 1. `*out_child` is owned in both;
+ * ms_child_destroy in the parent, ms_child_finish in the child. No handler of fork() runs, in neither.
+ *
+ * The child has one thread, the one that called. It has no file but its pipe to the parent; what it prints is lost. It
+ * has no mapping of a GPU: a call of CUDA ends it, and does no harm to the parent. It can create, change or remove no
+ * file, open no socket, signal no other process, and start none: such calls fail with EACCES. It ends with the thread
+ * that made it. Memory that the parent shares with other processes is shared with the child, too.
+ *
+ * Errors: MS_E_UNAVAILABLE (no child can be made here, or MEMSCALE_NO_FORK is set), MS_E_INVALID, MS_E_NO_MEMORY. */
+MS_NODISCARD MS_API ms_status ms_child_create(const ms_child_options *options, ms_child **out_child,
+                                              int64_t *out_is_child);
+
+/* In the child, once it has allocated memory: tell the parent that it works. Errors: MS_E_INVALID (in the parent),
+ * MS_E_IO (the parent does not listen). */
+MS_NODISCARD MS_API ms_status ms_child_report(ms_child *child);
+
+/* In the child: send these bytes and end the process. Does not return. */
+MS_API void ms_child_finish(ms_child *child, const void *bytes, size_t n_bytes);
+
+/* In the parent: wait for the answer, for at most about `wait_ns`. May be called again until it is complete; after an
+ * error, destroy the child. `out->struct_bytes` must be set. Errors: MS_E_UNAVAILABLE (it did not start: another may),
+ * MS_E_LIMIT (it takes too long, or waits), MS_E_IO (it ended without an answer), MS_E_INVALID, MS_E_NO_MEMORY. */
+MS_NODISCARD MS_API ms_status ms_child_receive(ms_child *child, int64_t wait_ns, ms_child_answer *out);
+
+/* In the parent: kill it if it still runs, and forget it. NULL is allowed. Cannot fail. */
+MS_API void ms_child_destroy(ms_child *child);
+
 #endif /* MS_EXPERIMENTAL */
 
 #ifdef __cplusplus

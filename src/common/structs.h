@@ -16,6 +16,8 @@
     X(ms_model_option_info, is_runnable)                                                                               \
     X(ms_phase_info, place)                                                                                            \
     X(ms_name_info, identifier)                                                                                        \
+    X(ms_child_answer, n_bytes)                                                                                        \
+    X(ms_child_options, memory_bytes)                                                                                  \
     X(ms_device, kind)                                                                                                 \
     X(ms_error_info, byte_offset)                                                                                      \
     X(ms_gpu_component_info, text)                                                                                     \

@@ -210,6 +210,12 @@ PyDoc_STRVAR(profile_fit_doc,
              "profile_fit(profiles)\n--\n\n"
              "One profile for all shapes, from a list of profiles at a few; the last one checks the fit.");
 
+PyDoc_STRVAR(run_in_child_doc,
+             "run_in_child(function, *, quiet_seconds, limit_seconds, memory_bytes=0)\n--\n\n"
+             "Call function() in a throw-away copy of this process, and return the bytes that it returns. Raises "
+             "MemScaleError if no such process can be had, OSError if it ended without an answer, ValueError if it "
+             "took too long.");
+
 #define FAST(function) ((PyCFunction)(void (*)(void))(function))
 
 static PyMethodDef functions[] = {
@@ -240,6 +246,7 @@ static PyMethodDef functions[] = {
      PyDoc_STR("format_place(phase, layer)\n--\n\nWhere in a step something happens: in backward of lm_head.")},
     {"fit_shapes", FAST(core_fit_shapes), METH_FASTCALL, fit_shapes_doc},
     {"next_batch", FAST(core_next_batch), METH_VARARGS | METH_KEYWORDS, next_batch_doc},
+    {"run_in_child", FAST(core_run_in_child), METH_VARARGS | METH_KEYWORDS, run_in_child_doc},
     {"profile_fit", core_profile_fit, METH_O, profile_fit_doc},
     {NULL, NULL, 0, NULL},
 };

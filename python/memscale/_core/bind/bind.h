@@ -77,6 +77,7 @@ PyObject *core_profile_from_units(PyObject *module, PyObject *const *args, Py_ss
 PyObject *core_profile_from_traces(PyObject *module, PyObject *const *args, Py_ssize_t n);
 PyObject *core_profile_from_json(PyObject *module, PyObject *text);
 PyObject *core_profile_fit(PyObject *module, PyObject *list);
+PyObject *core_run_in_child(PyObject *module, PyObject *args, PyObject *keywords);
 PyObject *core_format_bytes(PyObject *module, PyObject *number);
 PyObject *core_format_ns(PyObject *module, PyObject *number);
 PyObject *core_format_place(PyObject *module, PyObject *const *args, Py_ssize_t n);
