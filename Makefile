@@ -1,29 +1,32 @@
 # MemScale. `make demo` shows it, `make test` checks it; both set everything up by themselves.
 #
-#   make demo        train a small GPT-2 plain and wrapped, and compare
-#   make test        C tests (plain, and with sanitizers) and Python tests
-#   make test-long   what takes longer: large matrices, other processors, compilers and sanitizers, fuzzing
-#   make test-gpu    what needs a GPU: equality and detach bit for bit, kernels under compute-sanitizer, the benchmark
-#   make check       formatting, linters, types, order of includes and imports, exported symbols, header
-#   make format      format all code
-#   make wheel       an abi3 wheel under dist/
+#   make demo           train a small GPT-2 plain and wrapped, and compare
+#   make test           C tests (plain, and with sanitizers) and Python tests
+#   make test-long      what takes longer: large matrices, other processors, compilers and sanitizers, fuzzing
+#   make test-ecosystem training with PEFT, trl, accelerate, Lightning, timm and diffusers, plain and wrapped
+#   make test-gpu       what needs a GPU: equality and detach bit for bit, kernels under compute-sanitizer, the benchmark
+#   make check          formatting, linters, types, order of includes and imports, exported symbols, header
+#   make format         format all code
+#   make wheel          an abi3 wheel under dist/
 #
 # PYTHON=... chooses the interpreter; a torch that it already has (such as a build with CUDA) is used.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+ECOSYSTEM := build/ecosystem
 CMAKE := $(BIN)/cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DMEMSCALE_PYTHON=OFF
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 CTEST := $(BIN)/ctest --output-on-failure -j $(CORES)
-PYTEST := $(BIN)/python -m pytest -n $(CORES) --dist worksteal --durations=20
+PYTEST_OPTIONS := -n $(CORES) --dist worksteal --durations=20
+PYTEST := $(BIN)/python -m pytest $(PYTEST_OPTIONS)
 SOURCES := $(shell find include src python CMakeLists.txt pyproject.toml -type f -not -name '*.pyc' 2>/dev/null)
 FUZZ_SECONDS ?= 10
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help setup demo test test-c test-asan test-python test-long test-gpu check format wheel clean
+.PHONY: help setup demo test test-c test-asan test-python test-ecosystem test-long test-gpu check format wheel clean
 
 help:
-	@sed -n '2,12s/^# \{0,1\}//p' Makefile
+	@sed -n '2,13s/^# \{0,1\}//p' Makefile
 
 $(VENV)/.requirements: requirements.txt tools/setup.sh
 	@PYTHON='$(PYTHON)' sh tools/setup.sh
@@ -52,7 +55,14 @@ test-asan: setup
 test-python: setup
 	@$(PYTEST) -m "not long and not gpu" $(PYTEST_ARGS)
 
-test-long: setup test
+$(ECOSYSTEM)/.requirements: $(VENV)/.requirements tests/ecosystem/requirements.txt tools/setup_ecosystem.sh
+	@sh tools/setup_ecosystem.sh $(ECOSYSTEM)
+	@touch $@
+
+test-ecosystem: setup $(ECOSYSTEM)/.requirements
+	@$(ECOSYSTEM)/bin/python -m pytest $(PYTEST_OPTIONS) tests/ecosystem $(PYTEST_ARGS)
+
+test-long: setup test test-ecosystem
 	@sh tools/test_long.sh $(FUZZ_SECONDS) '$(CMAKE)' '$(CTEST)' '$(PYTEST) $(PYTEST_ARGS)'
 
 test-gpu: setup

@@ -42,12 +42,10 @@ CASES = [
 PRECISIONS = ("fp32", "bf16 autocast", "pure bf16")
 
 
-def recompute_blocks(model: Any) -> None:
+def recompute_blocks(model: Any, sample: Any) -> None:
     """Wrap with a plan that recomputes the repeated blocks and nothing else."""
     config = memscale.Config(enable_logging=False)
-    memscale.wrap(model, config)
-    plan = json.loads(model._memscale_executor.plan.to_json())
-    memscale.detach(model)
+    plan = json.loads(memscale.plan(model, sample).to_json())
     for unit in plan["units"]:
         unit["action"] = "recompute" if unit["name"].rpartition(".")[2].isdigit() else "keep"
     memscale.wrap(model, config, plan=Plan.from_json(json.dumps(plan)))
@@ -110,7 +108,7 @@ def measure(name: str, batches: tuple[int, ...], length: int) -> list[dict[str, 
         seconds = (time.perf_counter() - started) / len(batches)
         for way in ("plain", "recompute"):
             if way == "recompute":
-                recompute_blocks(model)
+                recompute_blocks(model, samples[batches[0]])
             batch = _models.make_batch(model.config, batches[0], length, "cuda", dtype)
             step(model, torch.optim.SGD(model.parameters()), batch, precision)  # kernels load, units are checked
             for batch_size in batches:

@@ -51,7 +51,7 @@ class Case:
         if self.precision == "pure bf16":
             model = model.bfloat16()
         if way == "memscale":
-            recompute_blocks(model)
+            recompute_blocks(model, self.tokens)
         if way == "torch":
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         return model, torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
@@ -64,12 +64,10 @@ class Case:
         optimizer.zero_grad()
 
 
-def recompute_blocks(model: Any) -> None:
+def recompute_blocks(model: Any, tokens: torch.Tensor) -> None:
     """Wrap with a plan that recomputes the blocks and nothing else."""
     config = memscale.Config(enable_logging=False)
-    memscale.wrap(model, config)
-    plan = json.loads(model._memscale_executor.plan.to_json())
-    memscale.detach(model)
+    plan = json.loads(memscale.plan(model, {"input_ids": tokens, "labels": tokens}).to_json())
     for unit in plan["units"]:
         unit["action"] = "recompute" if unit["name"].startswith("transformer.h.") else "keep"
     memscale.wrap(model, config, plan=Plan.from_json(json.dumps(plan)))

@@ -48,12 +48,13 @@ TYPES_ONLY: dict[str, set[str]] = {
 }
 # Packages that need not be installed: they may be imported where they are used.
 OPTIONAL = {"transformers", "accelerate", "numpy", "lightning", "bitsandbytes"}
-# Where modules are loaded by name, at run time: the package, and the table of commands.
+# Where modules are loaded by name, at run time: the package, the table of commands, what children need of torch.
 LOADERS = {
     "__init__.py": {"__getattr__"},
     "_cli/commands.py": {"run"},
     "_cli/model_registry.py": {"transformers"},  # which is optional
     "_cli/subjects.py": {"_find"},  # a module of the user's
+    "_trace/child.py": {"run_in_children"},  # it takes torch seconds to import them, and not every program needs them
 }
 
 

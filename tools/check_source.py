@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+ENDS_CHILDREN = {"child.c"}  # a throw-away process ends with _exit, and nothing but that process
 FORBIDDEN = re.compile(r"\b(printf|fprintf|puts|fputs|putchar|perror|exit|_exit|abort|assert|raise)\s*\(")
 PROTOTYPE = re.compile(r"^(MS_NODISCARD )?MS_API (\w+).*?(\w+)\(", re.MULTILINE)
 
@@ -38,7 +39,7 @@ def forbidden_calls() -> list[str]:
     for path in sorted((ROOT / "src").rglob("*.[ch]")):
         for number, line in enumerate(path.read_text().splitlines(), 1):
             code = re.sub(r'"(\\.|[^"\\])*"', '""', line.split("/*")[0])
-            if FORBIDDEN.search(code):
+            if FORBIDDEN.search(code.replace("_exit", "") if path.name in ENDS_CHILDREN else code):
                 problems.append(f"{path.relative_to(ROOT)}:{number}: the core may not call this: {line.strip()}")
     return problems
 

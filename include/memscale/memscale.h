@@ -341,8 +341,8 @@ typedef struct ms_unit {
     uint32_t reserved;   /* 0 */
 } ms_unit;
 
-/* A model's units in the order in which they first run, and usually the whole training step: what a plan is made from.
- * Immutable: may be read from several threads at once. */
+/* A model's units in the order in which they first run, and its training step: what a plan is made from. Immutable: may
+ * be read from several threads at once. */
 typedef struct ms_profile ms_profile;
 
 typedef struct ms_profile_view {
@@ -513,16 +513,15 @@ enum ms_simulation_flag {
 };
 
 enum ms_plan_flag {
-    MS_PLAN_FORCE = 1 << 0,        /* optimize even if the smart skip would leave the model alone */
-    MS_PLAN_FASTEST = 1 << 1,      /* find the fastest plan within the budget */
-    MS_PLAN_RECOMPUTE_ALL = 1 << 2 /* recompute every eligible unit: a first plan, before anything is measured */
+    MS_PLAN_FORCE = 1 << 0,  /* optimize even if the smart skip would leave the model alone */
+    MS_PLAN_FASTEST = 1 << 1 /* find the fastest plan within the budget */
 };
 
 typedef struct ms_plan_request {
     uint64_t struct_bytes;
     const ms_profile *profile;
     const ms_profile *half_profile; /* the same step in 16 bits, for MS_MODEL_HALF (experimental); NULL: none */
-    const ms_device *device;        /* may be NULL if the profile has no step */
+    const ms_device *device;        /* where the step runs */
     int64_t budget_bytes;           /* above 0 */
     int64_t margin_bytes;           /* of the budget, left free for errors of the prediction */
     int64_t host_limit_bytes;       /* host memory that may be allocated and pinned */
@@ -555,8 +554,8 @@ typedef struct ms_plan_summary {
     int64_t margin_bytes;
     int64_t host_limit_bytes;
     int64_t host_bytes;   /* host memory used at most */
-    int64_t baseline_ns;  /* step time, nothing done; 0: unknown */
-    int64_t step_ns;      /* step time with this plan; 0: unknown */
+    int64_t baseline_ns;  /* step time, nothing done */
+    int64_t step_ns;      /* step time with this plan */
     int64_t slowdown_ppm; /* predicted extra step time of this plan */
     int64_t batch;        /* of the input that the plan was made for; 0: unknown */
     int64_t length;       /* likewise */
@@ -567,8 +566,8 @@ typedef struct ms_plan_summary {
     uint32_t model_options;           /* enum ms_model_option (experimental) */
     uint32_t flags;                   /* enum ms_plan_flag of the request */
     int32_t peak_unit;                /* where the predicted peak is; -1: between units */
-    int32_t peak_phase;               /* enum ms_phase; MS_PHASE_SETUP: unknown */
-    int64_t parts[MS_MAX_CATEGORIES]; /* of the predicted peak, by enum ms_category; all 0: unknown */
+    int32_t peak_phase;               /* enum ms_phase; MS_PHASE_SETUP: the step is empty */
+    int64_t parts[MS_MAX_CATEGORIES]; /* of the predicted peak, by enum ms_category */
 } ms_plan_summary;
 
 typedef struct ms_plan_entry {
@@ -745,12 +744,15 @@ MS_API uint64_t ms_hash64(const void *data, size_t n_bytes, uint64_t seed);
 /* ---- Traces ---------------------------------------------------------------------------------------------------- */
 
 enum ms_trace_event_kind {
-    MS_TRACE_OP = 0,       /* a: the operation */
-    MS_TRACE_ALLOC = 1,    /* a: the storage, b: its bytes */
-    MS_TRACE_FREE = 2,     /* a: the storage */
-    MS_TRACE_UNIT = 3,     /* a: the unit that runs from now on, -1: none */
-    MS_TRACE_PHASE = 4,    /* a: the phase that begins */
-    MS_TRACE_RECOMPUTE = 5 /* a: the unit that what follows recomputes, -1: none any more */
+    MS_TRACE_OP = 0,        /* a: the operation */
+    MS_TRACE_ALLOC = 1,     /* a: the storage, b: its bytes */
+    MS_TRACE_FREE = 2,      /* a: the storage */
+    MS_TRACE_UNIT = 3,      /* a: the unit that runs from now on, -1: none */
+    MS_TRACE_PHASE = 4,     /* a: the phase that begins */
+    MS_TRACE_RECOMPUTE = 5, /* a: the unit that what follows recomputes, -1: none any more */
+    MS_TRACE_SAVE = 6       /* a: the storage that autograd saves for backward, -1: not on the device; b: the number of
+                             * the save. Outside of recomputations saves are numbered 0, 1, 2, ...; within one, the
+                             * storage takes the place of the one that had this number */
 };
 
 typedef struct ms_trace_event {
@@ -789,10 +791,6 @@ typedef struct ms_trace {
 
 /* ---- Building profiles ----------------------------------------------------------------------------------------- */
 
-/* A profile with copies of these units and without a step. `*out_profile` is owned, ms_profile_destroy. Any thread.
- * Errors: MS_E_INVALID, MS_E_VERSION, MS_E_LIMIT (sizes out of range), MS_E_NO_MEMORY. */
-MS_NODISCARD MS_API ms_status ms_profile_create(const ms_profile_view *view, ms_profile **out_profile);
-
 typedef struct ms_profile_request {
     uint64_t struct_bytes;
     const char *const *unit_names; /* in the order of the numbers that the traces use */
@@ -812,6 +810,14 @@ MS_NODISCARD MS_API ms_status ms_profile_request_init(ms_profile_request *reques
  * owned, ms_profile_destroy. Any thread. Errors: MS_E_INVALID (a trace is malformed), MS_E_VERSION, MS_E_MISMATCH (the
  * two traces are not of the same step), MS_E_LIMIT, MS_E_NO_MEMORY. */
 MS_NODISCARD MS_API ms_status ms_profile_from_traces(const ms_profile_request *request, ms_profile **out_profile);
+
+/* The same from one trace, `request->recomputed`, of a step that was watched while its units were recomputed;
+ * `request->plain` must be NULL. The plain step is derived: recomputations are left out, and what autograd saved
+ * (MS_TRACE_SAVE) lives until backward has used it. If the trace has MS_PHASE_OPTIMIZER_FIRST and no
+ * MS_PHASE_OPTIMIZER, the latter is derived too: the same operations without the state that the first step makes.
+ * `*out_profile` is owned, ms_profile_destroy. Any thread. Errors: as ms_profile_from_traces(). */
+MS_NODISCARD MS_API ms_status ms_profile_from_watched_trace(const ms_profile_request *request,
+                                                            ms_profile **out_profile);
 
 /* One profile for all shapes, from profiles of the same model at a few shapes (ms_profile_request.batch and .length), 2
  * to 32 of them. Every size and cost becomes a sum of the terms 1, b, t, bt, t^2, bt^2 and bp in batch b and length t;
@@ -841,8 +847,8 @@ MS_NODISCARD MS_API ms_status ms_profile_get_fit_shapes(ms_shape known, ms_shape
 
 /* The profile at another shape, without another trace: exact if the model does the same things there. It may not at a
  * batch or a length of 1, where nothing needs to be expanded or summed. Fractions are rounded up. `*out_profile` is
- * owned, ms_profile_destroy. Any thread. Errors: MS_E_INVALID (the profile has no step, or is valid for one batch or
- * length only), MS_E_LIMIT (a size is negative there, or too large), MS_E_NO_MEMORY. */
+ * owned, ms_profile_destroy. Any thread. Errors: MS_E_INVALID (the profile is valid for one batch or length only),
+ * MS_E_LIMIT (a size is negative there, or too large), MS_E_NO_MEMORY. */
 MS_NODISCARD MS_API ms_status ms_profile_reshape(const ms_profile *profile, int64_t batch, int64_t length,
                                                  ms_profile **out_profile);
 
@@ -858,7 +864,7 @@ typedef struct ms_unit_costs {
 } ms_unit_costs;
 
 /* The costs of a unit, or of everything between units (-1), in a phase (enum ms_phase). `out->struct_bytes` must be
- * set. Any thread. Errors: MS_E_INVALID (out of range, or a profile without a step). */
+ * set. Any thread. Errors: MS_E_INVALID (out of range). */
 MS_NODISCARD MS_API ms_status ms_profile_get_costs(const ms_profile *profile, int64_t unit, int32_t phase,
                                                    ms_unit_costs *out);
 
@@ -904,8 +910,8 @@ MS_NODISCARD MS_API ms_status ms_format_place(int32_t phase, const char *layer, 
 
 typedef struct ms_simulation_request {
     uint64_t struct_bytes;
-    const ms_profile *profile; /* with a step */
-    const int32_t *actions;    /* enum ms_action for each unit; NULL: all are kept */
+    const ms_profile *profile;
+    const int32_t *actions; /* enum ms_action for each unit; NULL: all are kept */
     int64_t n_actions;
     const ms_device *device;
     int64_t limit_bytes;    /* what torch's allocator may reserve, with MS_SIMULATE_ALLOCATOR; 0: no limit */
@@ -1079,12 +1085,11 @@ typedef ms_status (*ms_profile_source)(void *user, int32_t all_shapes, ms_profil
 
 typedef struct ms_shape_plans_options {
     uint64_t struct_bytes;
-    const ms_plan_request
-        *request;             /* what the plan was made from, with a step. All that it borrows is copied or shared */
-    const ms_plan *plan;      /* the first plan; it is shared */
-    const ms_input *input;    /* the input that it was made for; copied */
-    ms_profile_source source; /* NULL: no other profile can be had */
-    void *user;               /* for `source` */
+    const ms_plan_request *request; /* what the plan was made from. All that it borrows is copied or shared */
+    const ms_plan *plan;            /* the first plan; it is shared */
+    const ms_input *input;          /* the input that it was made for; copied */
+    ms_profile_source source;       /* NULL: no other profile can be had */
+    void *user;                     /* for `source` */
 } ms_shape_plans_options;
 
 /* The plans of a model by the sizes of its inputs. One thread at a time. */
@@ -1144,7 +1149,8 @@ MS_NODISCARD MS_API ms_status ms_child_create(const ms_child_options *options, m
  * MS_E_IO (the parent does not listen). */
 MS_NODISCARD MS_API ms_status ms_child_report(ms_child *child);
 
-/* In the child: send these bytes and end the process. Does not return. */
+/* In the child: send these bytes and end the process. Does not return. Cannot fail: if the parent does not listen, the
+ * process ends with another status. */
 MS_API void ms_child_finish(ms_child *child, const void *bytes, size_t n_bytes);
 
 /* In the parent: wait for the answer, for at most about `wait_ns`. May be called again until it is complete; after an

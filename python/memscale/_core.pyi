@@ -11,8 +11,6 @@ version: str
 MODULE_LIST: int
 MODULE_CALLED: int
 MODULE_OPAQUE: int
-UNIT_ELIGIBLE: int
-UNIT_RUN: int
 UNIT_BLOCK: int
 ACTION_KEEP: int
 MODEL_HALF: int
@@ -27,6 +25,7 @@ TRACE_FREE: int
 TRACE_UNIT: int
 TRACE_PHASE: int
 TRACE_RECOMPUTE: int
+TRACE_SAVE: int
 SIMULATE_ALLOCATOR: int
 SIMULATE_ENGINE_THREAD: int
 SIMULATE_FUSED: int
@@ -75,6 +74,9 @@ class Unit:
     module: Module
     plain: Callable[..., Any]
     on_backward: Callable[[], None] | None
+    on_end: Callable[[], None] | None
+    on_check: Callable[[int], None] | None
+    on_save: Callable[[Call, int, Any], None] | None
     def __init__(self, name: str, module: Module, plain: Callable[..., Any]) -> None: ...
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any], /) -> Any: ...  # the output, or a Call to be checked
 
@@ -164,7 +166,7 @@ class Plan:
     def entries(self) -> list[dict[str, Any]]: ...
     def explain(self) -> str: ...
     def to_json(self) -> str: ...
-    def check_units(self, units: list[UnitRow], /) -> None: ...
+    def check_units(self, units: list[tuple[str, int]], /) -> None: ...
 
 class Request:
     device: Device
@@ -194,7 +196,7 @@ class Request:
         half: Profile | None = None,
         may_change: bytes | None = None,
         fused: bool = False,
-        recompute_all: bool = False,
+        held: bool = False,
     ) -> Plan: ...
     def pareto(
         self,
@@ -227,6 +229,7 @@ class ShapePlans:
         wrap: Callable[[Plan], object],
         may_change: bytes | None = None,
         fused: bool = False,
+        held: bool = False,
     ) -> None: ...
     def find(self, sizes: Sizes, shape: Shape, /) -> Any: ...  # what wrap() made of the plan
     def profile(self) -> Profile: ...
@@ -299,12 +302,14 @@ def profile_from_traces(
     shape: Shape,
     /,
 ) -> Profile: ...
+def profile_from_watched(
+    names: list[str], param_bytes: bytes, flags: bytes, trace: PackedTrace, shape: Shape, /
+) -> Profile: ...
 def profile_from_json(text: str, /) -> Profile: ...
-def run_in_child(
-    function: Callable[[], bytes], *, quiet_seconds: float, limit_seconds: float, memory_bytes: int = 0
-) -> bytes: ...
+def run_in_children(
+    functions: tuple[Callable[[], bytes], ...], *, quiet_seconds: float, limit_seconds: float, memory_bytes: int = 0
+) -> list[bytes | MemScaleError | OSError | ValueError]: ...
 def profile_fit(profiles: list[Profile], /) -> Profile: ...
-def profile_from_units(units: list[UnitRow], resident_bytes: int, outside_bytes: int, /) -> Profile: ...
 def fit_shapes(batch: int, length: int, /) -> list[Shape]: ...
 def next_batch(*, fits: tuple[int, int], too_large: tuple[int, int], limit_bytes: int, n_tried: int) -> int: ...
 def plan_from_json(text: str, /) -> Plan: ...

@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 from ._base.arguments import check_model, check_parts, make_settings, model_of, split_sample, type_name
-from ._run.executor import HANDLE, Executor
+from ._base.attachment import HANDLE
+from ._run.executor import Executor
 from .config import AsyncOffloadConfig, Config
 from .errors import MemScaleError, MemScaleWarning
 from .plans import Plan
@@ -129,7 +130,7 @@ def _attach(
         executor.attach(sample, plan)
     except BaseException:
         if old is not None:
-            old.attach(plan=old.plan)  # a failed attempt leaves things as they were
+            old.reattach()  # a failed attempt leaves things as they were
         raise
     return executor
 

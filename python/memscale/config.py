@@ -200,8 +200,6 @@ class Config(Settings):
         "How many of your first steps are watched where the step cannot be analysed.",
         default=1,
         check=integer(1, 1000),
-        missing="watching more than one step",
-        harmless=(1,),
     )
     enable_logging: bool = setting(
         "Log hardware, plan and changes of the plan at level info on the logger 'memscale'; to standard output, if "

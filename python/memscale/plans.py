@@ -81,19 +81,18 @@ class Plan:
         baseline_peak_bytes: the peak when nothing is done.
         predicted_peak_bytes: the peak with this plan.
         parts: what that peak is made of, by category; ``"rest"`` is by how much blocks are larger than their tensors,
-            and what the engine rounds up. Empty if unknown.
-        place: where that peak is: the layer (or None) and the phase; None if unknown.
+            and what the engine rounds up. Empty if the step allocates nothing.
+        place: where that peak is: the layer (or None) and the phase; None if the step is empty.
         budget_bytes: what the plan may use.
         margin_bytes: the part of the budget that is left free, for errors of the prediction.
         host_limit_bytes: host memory that the plan may use.
         host_bytes: host memory that it uses.
-        baseline_step_seconds: the time of a step when nothing is done; 0 if unknown.
-        step_seconds: the time of a step with this plan; 0 if unknown.
+        baseline_step_seconds: the time of a step when nothing is done.
+        step_seconds: the time of a step with this plan.
         predicted_slowdown: extra step time of this plan, as a fraction of the plain step.
         shape: batch and length of the input that it was made for; 0 for one that the input does not have.
         fits: is the predicted peak within the budget?
         skipped: was the model left alone because it fits easily?
-        provisional: is every layer recomputed only because no batch has been seen yet?
         fingerprint: a stable hash of what the plan does.
         core: the plan as the extension has it.
     """
@@ -102,14 +101,12 @@ class Plan:
         self,
         core: _core.Plan,
         *,
-        provisional: bool = False,
         trade: Callable[[int], tuple[ParetoPoint, ...]] | None = None,
     ) -> None:
         summary = core.summary()
         self.core = core
         self._trade = trade  # the request that it came from, asked for its trade
         self.entries = tuple(Entry(**row) for row in core.entries())
-        self.provisional = provisional
         self.layers: Mapping[str, tuple[str, ...]] = MappingProxyType(
             {entry.name: _techniques(entry.action) for entry in self.entries}
         )
@@ -136,12 +133,8 @@ class Plan:
             return None
         return (self.entries[unit].name if unit >= 0 else None), PHASES[phase]
 
-    def settled(self) -> Plan:
-        """The same plan, to be used as it is."""
-        return Plan(self.core, trade=self._trade) if self.provisional else self
-
     def __reduce__(self) -> Any:
-        return _load, (self.to_json(), self.provisional)
+        return _load, (self.to_json(),)
 
     def __deepcopy__(self, memo: Any) -> Plan:
         return self
@@ -191,8 +184,8 @@ class Plan:
             raise TypeError(f"Plan.from_json takes the text that to_json wrote, not {type(text).__name__}")
         return cls(_core.plan_from_json(text))
 
-    def check_units(self, units: list[_core.UnitRow]) -> None:
-        """Raise ``MemScaleError`` unless the plan is for a model with exactly these units."""
+    def check_units(self, units: list[tuple[str, int]]) -> None:
+        """Raise ``MemScaleError`` unless the plan is for a model with exactly these units (name, parameter bytes)."""
         self.core.check_units(units)
 
     def groups(self) -> dict[tuple[str, ...], list[Entry]]:
@@ -214,8 +207,8 @@ def _techniques(action: int) -> tuple[str, ...]:
     return () if action == KEEP else (ACTIONS[action].name,)
 
 
-def _load(text: str, provisional: bool) -> Plan:
-    return Plan(_core.plan_from_json(text), provisional=provisional)
+def _load(text: str) -> Plan:
+    return Plan(_core.plan_from_json(text))
 
 
 def _parts(sizes: list[int], peak_bytes: int) -> dict[str, int]:

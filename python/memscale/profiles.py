@@ -334,7 +334,7 @@ def profile(
         model,
         args,
         kwargs,
-        optimizer,
+        () if optimizer is None else (optimizer,),
         settings,
         loss=loss,
         precision=precision,
@@ -348,7 +348,7 @@ def profile_step(
     model: nn.Module,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    optimizer: torch.optim.Optimizer | None,
+    optimizers: tuple[torch.optim.Optimizer, ...],
     settings: Config,
     *,
     device: str | torch.device | None = None,
@@ -356,8 +356,8 @@ def profile_step(
 ) -> Profile:
     """What :func:`profile` does, with positional and keyword inputs; options are those of ``trace_step``."""
     place = devices.find(device, model)
-    step = trace_step(model, args, kwargs, optimizer, settings, place, **options)
-    return Profile(step.core, step.plain, place, fused=is_fused(optimizer), why_empirical=step.why_empirical)
+    step = trace_step(model, args, kwargs, optimizers, settings, place, **options)
+    return Profile(step.core, step.plain, place, fused=is_fused(optimizers), why_empirical=step.why_empirical)
 
 
 def predict(

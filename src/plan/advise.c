@@ -36,7 +36,7 @@ ms_status ms_plan_find_budget(const ms_plan_request *theirs, int64_t *out_bytes)
         return status;
     }
     int64_t peak = ms__error_value(), needed = peak + peak / (MS__MARGIN_PARTS - 1) + 1;
-    int64_t usable = request->device == NULL ? INT64_MAX : request->device->usable_bytes;
+    int64_t usable = request->device->usable_bytes;
     for (size_t i = 0; i < sizeof extra_parts / sizeof *extra_parts && status == MS_E_BUDGET; i++) {
         int64_t budget = round_up(needed + (extra_parts[i] > 0 ? needed / extra_parts[i] : 0));
         if (budget > usable) break;

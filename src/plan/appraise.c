@@ -54,8 +54,7 @@ ms_status ms__simulate_choices(const ms__decision *d, const ms__model_choice *mo
 }
 
 bool ms__models_allocator(const ms_plan_request *request) {
-    return request->simulation & MS_SIMULATE_ALLOCATOR && request->device != NULL &&
-           request->device->kind != MS_DEVICE_HOST;
+    return request->simulation & MS_SIMULATE_ALLOCATOR && request->device->kind != MS_DEVICE_HOST;
 }
 
 int64_t ms__simulated_peak(const ms_simulation_summary *s) {
@@ -108,7 +107,7 @@ ms_status ms__appraise(const ms__decision *d, const ms__plan_list *list, const u
                            .step_ns = ms__max(ms__grid_step_ns(list->grid, &model->chain, value.ticks), list->least_ns),
                            .host_bytes = model->host_bytes + value.host_bytes,
                            .grid = list->grid};
-    if (alone || model->basis->runs[MS__PLAIN] == NULL || out->peak_bytes > most_bytes) return MS_OK;
+    if (alone || out->peak_bytes > most_bytes) return MS_OK;
     int64_t needed = 0;
     ms_status status = ms__find_needed(d, model, choices, most_bytes, &needed);
     if (status == MS_OK) out->peak_bytes = ms__max(out->peak_bytes, needed);

@@ -10,7 +10,6 @@
 #include "../sim/actions.h"
 #include "../sim/model_options.h"
 #include "../sim/roofline.h"
-#include "stepless.h"
 
 #define LEAST_GAIN 4096 /* of what all units hold together */
 #define HOST_LEVELS 16
@@ -18,7 +17,7 @@
 bool ms__unit_may_change(const ms_plan_request *request, const ms_profile *profile, int64_t unit) {
     uint32_t needed = MS_UNIT_ELIGIBLE | MS_UNIT_RUN;
     if ((profile->units[unit].flags & needed) != needed) return false;
-    if (profile->step != NULL && !profile->step->has_recomputed) return false; /* whatever a file says of its units */
+    if (!profile->step->has_recomputed) return false; /* whatever a file says of its units */
     return request->may_change == NULL || request->may_change[unit] != 0;
 }
 
@@ -36,7 +35,6 @@ static ms_status run_basis(const ms__basis *b, const int32_t *actions, ms_simula
 
 ms_status ms__basis_make(ms__arena *arena, const ms_plan_request *request, const ms_profile *profile, ms__basis *out) {
     *out = (ms__basis){.request = request, .profile = profile};
-    if (profile->step == NULL) return MS_OK;
     int32_t *actions = ms__arena_array(arena, (size_t)profile->n_units, sizeof *actions);
     if (actions == NULL) return MS_E_NO_MEMORY;
     ms_status status = ms__sim_basis_make(arena, profile->step, request->device->rates, &out->sim);
@@ -244,8 +242,7 @@ ms_status ms__chain_make(ms__arena *arena, const ms__basis *basis, uint32_t mode
                          int64_t *out_host_bytes) {
     *out = (ms__chain){.host_limit_bytes = basis->request->host_limit_bytes};
     *out_host_bytes = 0;
-    ms_status status = basis->profile->step == NULL ? ms__stepless_chain_make(arena, basis, out)
-                                                    : build_chain(arena, basis, model_options, out, out_host_bytes);
+    ms_status status = build_chain(arena, basis, model_options, out, out_host_bytes);
     if (status == MS_OK) status = ms__grid_make(arena, out, MS__GRID_FINE, &out->grids[MS__GRID_FINE]);
     if (status == MS_OK && ms__chain_has_waits(out))
         status = ms__grid_make(arena, out, MS__GRID_WAITS, &out->grids[MS__GRID_WAITS]);

@@ -10,7 +10,7 @@ typedef struct ms__basis {
     const ms_plan_request *request;
     const ms_profile *profile;
     ms__sim_basis sim;
-    ms_simulation *runs[MS__N_VARIANTS]; /* owned; NULL: the profile has no step */
+    ms_simulation *runs[MS__N_VARIANTS]; /* owned */
 } ms__basis;
 
 /* The request must have been checked. Errors: as ms_simulation_create; then there is nothing to free. */

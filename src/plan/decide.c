@@ -11,7 +11,6 @@
 
 #include "../common/math.h"
 #include "../sim/model_options.h"
-#include "stepless.h"
 
 #define RESOLUTION_PARTS 8192 /* of the baseline peak */
 #define MAX_PLANS 128         /* in a list, if each is simulated several times */
@@ -20,11 +19,9 @@
 /* ---- Model choices ---- */
 
 static bool may_have(const ms__decision *d, uint32_t model_options) {
-    const ms_device *device = d->request->device;
     if ((model_options & ~d->request->model_options) != 0) return false;
     if (model_options & MS_MODEL_HALF && d->request->half_profile == NULL) return false;
-    if (model_options != 0 && d->request->profile->step == NULL) return false;
-    return ms__model_options_with_link(model_options) == 0 || (device != NULL && ms__has_link(device->rates));
+    return ms__model_options_with_link(model_options) == 0 || ms__has_link(d->request->device->rates);
 }
 
 /* The fastest first, then those with the lower number. */
@@ -38,9 +35,7 @@ static ms_status find_baseline(ms__decision *d, const ms__model_choice *model) {
     uint8_t *kept = ms__arena_array(&d->arena, (size_t)model->chain.n, 1);
     if (kept == NULL) return MS_E_NO_MEMORY;
     d->baseline_ns = model->chain.base_ns;
-    if (model->basis->runs[MS__PLAIN] != NULL) return ms__find_needed(d, model, kept, INT64_MAX, &d->baseline_bytes);
-    d->baseline_bytes = ms__chain_play(&model->chain, &model->chain.grids[MS__GRID_FINE], kept).peak_bytes;
-    return MS_OK;
+    return ms__find_needed(d, model, kept, INT64_MAX, &d->baseline_bytes);
 }
 
 static ms_status add_model(ms__decision *d, uint32_t model_options) {
@@ -323,7 +318,7 @@ static ms_status keep_all(ms__decision *d) {
 }
 
 static bool is_small_enough(const ms__decision *d) {
-    bool may_skip = !(d->request->flags & (MS_PLAN_FORCE | MS_PLAN_FASTEST | MS_PLAN_RECOMPUTE_ALL));
+    bool may_skip = !(d->request->flags & (MS_PLAN_FORCE | MS_PLAN_FASTEST));
     return may_skip && d->baseline_bytes < d->request->budget_bytes / SKIP_SHARE &&
            d->baseline_bytes <= d->usable_bytes;
 }
@@ -335,7 +330,6 @@ static int64_t share_ppm(int64_t part, int64_t whole) {
 /* Fill in the plan's summary. */
 static ms_status describe_best(const ms__decision *d, ms_plan *plan) {
     const ms__model_choice *model = ms__decision_model(d, d->best.model_options);
-    bool has_step = model->basis->runs[MS__PLAIN] != NULL;
     ms_plan_summary *s = &plan->summary;
     s->baseline_peak_bytes = d->baseline_bytes;
     s->model_options = d->best.model_options;
@@ -343,7 +337,6 @@ static ms_status describe_best(const ms__decision *d, ms_plan *plan) {
     s->host_bytes = d->best.host_bytes;
     if (d->baseline_ns > 0) s->slowdown_ppm = share_ppm(d->best.step_ns - d->baseline_ns, d->baseline_ns);
     ms__explain_units(d, plan);
-    if (!has_step) return MS_OK; /* times are costs here, not nanoseconds */
     s->baseline_ns = d->baseline_ns;
     s->step_ns = d->best.step_ns;
     ms_simulation_summary played;
@@ -356,14 +349,11 @@ static ms_status describe_best(const ms__decision *d, ms_plan *plan) {
 }
 
 static ms_status decide(ms__decision *d, ms_plan *plan) {
-    bool recomputes_all = (d->request->flags & MS_PLAN_RECOMPUTE_ALL) != 0;
     ms_status status = ms__decision_open(d);
     if (status != MS_OK) return status;
     plan->summary.skipped = is_small_enough(d);
-    status = recomputes_all ? ms__decide_recompute_all(d) : plan->summary.skipped ? keep_all(d) : choose(d);
-    if (status == MS_OK) status = describe_best(d, plan);
-    if (status == MS_OK && recomputes_all) ms__recompute_unmeasured(d, plan);
-    return status;
+    status = plan->summary.skipped ? keep_all(d) : choose(d);
+    return status == MS_OK ? describe_best(d, plan) : status;
 }
 
 ms_status ms__plan_decide(ms_plan *plan, const ms_plan_request *request) {

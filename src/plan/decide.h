@@ -70,8 +70,8 @@ ms_status ms__request_read(const ms_plan_request *theirs, ms__request_copy *out)
 ms_status ms__appraise(const ms__decision *decision, const ms__plan_list *list, const uint8_t *choices,
                        int64_t most_bytes, ms__candidate *out);
 
-/* What must be reserved for these choices; if it is above `most_bytes`, any number above. The model choice must have a
- * step. Errors: as ms_simulation_create. */
+/* What must be reserved for these choices; if it is above `most_bytes`, any number above. Errors: as
+ * ms_simulation_create. */
 ms_status ms__find_needed(const ms__decision *decision, const ms__model_choice *model, const uint8_t *choices,
                           int64_t most_bytes, int64_t *out);
 

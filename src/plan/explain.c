@@ -132,24 +132,12 @@ static void put_parts(text *t, const int64_t parts[MS_N_CATEGORIES], int64_t lea
 
 /* ---- Refusing ---- */
 
-/* Without a step, name the bytes that no plan changes. */
-static void put_fixed_part(text *t, const ms_profile *profile) {
-    put_format(t,
-               " (parameters, gradients and optimizer state are %s of it; a smaller batch or shorter inputs lower the "
-               "rest)",
-               show_size(profile->resident_bytes).text);
-}
-
 static void put_refusal(text *t, const ms__decision *d, const ms_simulation_summary *played) {
     const ms_plan_request *r = d->request;
     int digits = ms__size_digits(r->budget_bytes, d->best.peak_bytes);
     put_format(t, "No plan fits %s", ms__size_text(r->budget_bytes, digits).text);
     if (r->margin_bytes > 0) put_format(t, " with a margin of %s", show_size(r->margin_bytes).text);
     put_format(t, ": the smallest reachable peak is %s", ms__size_text(d->best.peak_bytes, digits).text);
-    if (r->profile->step == NULL) {
-        put_fixed_part(t, r->profile);
-        return;
-    }
     const char *unit = played->peak_unit >= 0 ? r->profile->units[played->peak_unit].name : NULL;
     put_format(t, ", %s", ms__place_text(played->peak_phase, unit).text);
     put_parts(t, played->parts, d->best.peak_bytes / 50, ": ");
@@ -157,9 +145,8 @@ static void put_refusal(text *t, const ms__decision *d, const ms_simulation_summ
 
 ms_status ms__refuse(const ms__decision *d) {
     const ms__model_choice *model = ms__decision_model(d, d->best.model_options);
-    ms_simulation_summary played = {0};
-    ms_status status = MS_OK;
-    if (model->basis->runs[MS__PLAIN] != NULL) status = ms__simulate_choices(d, model, d->best.choices, &played);
+    ms_simulation_summary played;
+    ms_status status = ms__simulate_choices(d, model, d->best.choices, &played);
     if (status != MS_OK) return status;
     text t = {0};
     put_refusal(&t, d, &played);

@@ -11,7 +11,7 @@
 
 #define MAX_ENTRIES (INT64_C(1) << 24)
 #define ALL_ACTIONS ((1U << MS_N_ACTIONS) - 1)
-#define ALL_FLAGS ((uint32_t)(MS_PLAN_FORCE | MS_PLAN_FASTEST | MS_PLAN_RECOMPUTE_ALL))
+#define ALL_FLAGS ((uint32_t)(MS_PLAN_FORCE | MS_PLAN_FASTEST))
 
 ms_status ms__plan_new(int64_t n_entries, ms_plan **out) {
     if (n_entries < 0 || n_entries > MAX_ENTRIES) return ms__fail(MS_E_LIMIT, "the plan has too many layers");
@@ -50,11 +50,10 @@ void ms_plan_destroy(ms_plan *plan) {
 static ms_status check_plan_profiles(ms_plan_request *request, ms__device_copy *device) {
     const ms_profile *profile = request->profile, *half = request->half_profile;
     if (profile == NULL) return ms__fail(MS_E_INVALID, "ms_plan_create: the profile is NULL");
-    if (profile->step == NULL && half == NULL && request->device == NULL) return MS_OK;
     ms_status status = ms__device_read(request->device, device);
     request->device = &device->device;
     if (status != MS_OK || half == NULL) return status;
-    if (profile->step == NULL || half->step == NULL || half->n_units != profile->n_units)
+    if (half->n_units != profile->n_units)
         return ms__fail(MS_E_MISMATCH, "ms_plan_create: the two profiles are not of one model");
     for (int64_t i = 0; i < profile->n_units; i++)
         if (strcmp(profile->units[i].name, half->units[i].name) != 0)
@@ -91,8 +90,8 @@ static ms_status fill_plan(ms_plan *plan, const ms_plan_request *request) {
     plan->summary.host_limit_bytes = request->host_limit_bytes;
     plan->summary.flags = request->flags;
     plan->summary.peak_unit = -1;
-    plan->summary.batch = profile->step == NULL ? 0 : profile->step->batch;
-    plan->summary.length = profile->step == NULL ? 0 : profile->step->length;
+    plan->summary.batch = profile->step->batch;
+    plan->summary.length = profile->step->length;
     return status == MS_OK ? ms__plan_decide(plan, request) : status;
 }
 

@@ -33,7 +33,7 @@ static const char *category_word(int i) { return ms__categories[i].identifier; }
 static const char *model_option_word(int i) { return ms__model_options[i].name.identifier; }
 
 static const char *flag_word(int i) {
-    static const char *const flags[] = {"force", "fastest", "recompute_all"}; /* enum ms_plan_flag */
+    static const char *const flags[] = {"force", "fastest"}; /* enum ms_plan_flag */
     return flags[i];
 }
 
@@ -42,7 +42,7 @@ static const words reasons = {reason_word, MS_N_REASONS};
 static const words phases = {phase_word, MS_N_PHASES};
 static const words categories = {category_word, MS_N_CATEGORIES};
 static const words model_options = {model_option_word, MS__N_MODEL_OPTIONS};
-static const words flags = {flag_word, 3};
+static const words flags = {flag_word, 2};
 
 /* ---- Fields ---- */
 

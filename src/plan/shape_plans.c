@@ -114,7 +114,6 @@ static ms_status read_input(const ms_input *theirs, ms_input *input) {
 
 static ms_status check_plan(const ms_plan *plan, const ms_profile *profile) {
     if (plan == NULL) return ms__fail(MS_E_INVALID, "ms_shape_plans_create: the plan is NULL");
-    if (profile->step == NULL) return ms__fail(MS_E_INVALID, "ms_shape_plans_create: the profile has no step");
     if (plan->n_entries != profile->n_units)
         return ms__fail(MS_E_MISMATCH, "the plan has %lld layers, the profile has %lld", (long long)plan->n_entries,
                         (long long)profile->n_units);

@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "../common/structs.h"
+#include "../common/text.h"
 #include "child.h"
 #include "prim.h"
 
@@ -153,11 +154,12 @@ static int64_t used_ticks(const ms_child *child) {
     if (file >= 0) (void)close(file);
     if (n <= 0) return -1;
     text[n] = '\0';
-    const char *rest = strrchr(text, ')'); /* after the name, which may contain anything */
-    unsigned long long user = 0, kernel = 0;
-    if (rest == NULL || sscanf(rest + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu", &user, &kernel) != 2)
-        return -1;
-    return (int64_t)(user + kernel);
+    char *next = strrchr(text, ')'); /* after the name, which may contain anything: a letter, then numbers */
+    if (next == NULL || strlen(next) < sizeof ") R ") return -1;
+    next += sizeof ") R " - 1;
+    for (int i = 0; i < 10; i++) (void)strtoll(next, &next, 10); /* the 14th and 15th field are wanted */
+    int64_t user = strtoll(next, &next, 10), kernel = strtoll(next, &next, 10);
+    return user + kernel;
 }
 
 static ms_status check_progress(ms_child *child) {
@@ -167,12 +169,13 @@ static ms_status check_progress(ms_child *child) {
         child->moved_ns = now;
     }
     if (now - child->begun_ns > child->options.limit_ns)
-        return ms__fail(MS_E_LIMIT, "it took longer than %lld s", (long long)(child->options.limit_ns / 1000000000));
+        return ms__fail(MS_E_LIMIT, "it took longer than %s",
+                        ms__time_text(child->options.limit_ns, MS__MIN_DIGITS).text);
     if (!child->has_reported && now - child->moved_ns > START_NS)
         return ms__fail(MS_E_UNAVAILABLE, "the child process did not start");
     if (now - child->moved_ns > child->options.quiet_ns)
-        return ms__fail(MS_E_LIMIT, "it waited for something for %lld s",
-                        (long long)(child->options.quiet_ns / 1000000000));
+        return ms__fail(MS_E_LIMIT, "it waited for something for %s",
+                        ms__time_text(child->options.quiet_ns, MS__MIN_DIGITS).text);
     return MS_OK;
 }
 

@@ -47,6 +47,7 @@ static const char *const device_files[] = {"/dev/nvidia", "/dev/dri/", "/dev/kfd
 /* The next line, cut to fit; 0 at the end, -1 on failure. */
 static int next_line(maps *m, char line[LINE_BYTES]) {
     size_t n = 0;
+    line[0] = '\0';
     for (;;) {
         if (m->at == m->n) {
             ssize_t got = read(m->file, m->buffer, sizeof m->buffer);
@@ -88,7 +89,7 @@ static bool is_device(const char *line) {
 static int find_device_ranges(range *out) {
     maps m = {.file = open("/proc/self/maps", O_RDONLY | O_CLOEXEC)};
     if (m.file < 0) return -1;
-    char line[LINE_BYTES];
+    char line[LINE_BYTES] = "";
     int n = 0, more;
     while ((more = next_line(&m, line)) == 1 && n < MAX_RANGES) {
         if (!is_device(line)) continue;

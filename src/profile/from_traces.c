@@ -3,6 +3,7 @@
 
 #include "../common/structs.h"
 #include "profile.h"
+#include "trace.h"
 
 /* A request with the traces that it points to. */
 typedef struct input {
@@ -18,24 +19,42 @@ ms_status ms_profile_request_init(ms_profile_request *request, const ms_trace *p
 
 static ms_status check_request(const ms_profile_request *request) {
     if (request->batch < 0 || request->length < 0)
-        return ms__fail(MS_E_INVALID, "ms_profile_from_traces: batch or length is negative");
+        return ms__fail(MS_E_INVALID, "a profile from traces: batch or length is negative");
     if (request->n_units < 0 || request->n_units > INT32_MAX ||
         (request->n_units > 0 && (request->unit_names == NULL || request->unit_param_bytes == NULL)))
-        return ms__fail(MS_E_INVALID, "ms_profile_from_traces: n_units is out of range, or names or sizes are NULL");
+        return ms__fail(MS_E_INVALID, "a profile from traces: n_units is out of range, or names or sizes are NULL");
     for (int64_t i = 0; request->unit_flags != NULL && i < request->n_units; i++)
         if ((request->unit_flags[i] & ~(uint32_t)MS_UNIT_BLOCK) != 0)
-            return ms__fail(MS_E_INVALID, "ms_profile_from_traces: layer %lld has a flag other than MS_UNIT_BLOCK",
+            return ms__fail(MS_E_INVALID, "a profile from traces: layer %lld has a flag other than MS_UNIT_BLOCK",
                             (long long)i);
     return MS_OK;
 }
 
-static ms_status read_input(const ms_profile_request *request, input *out) {
-    ms_status status = ms__struct_read(MS__STRUCT(ms_profile_request), request, &out->request);
-    if (status == MS_OK) status = check_request(&out->request);
+static ms_status read_request(const ms_profile_request *request, ms_profile_request *out) {
+    ms_status status = ms__struct_read(MS__STRUCT(ms_profile_request), request, out);
+    return status == MS_OK ? check_request(out) : status;
+}
+
+static ms_status read_both(const ms_profile_request *request, input *out) {
+    ms_status status = read_request(request, &out->request);
     if (status == MS_OK) status = ms__struct_read(MS__STRUCT(ms_trace), out->request.plain, &out->plain);
     if (status == MS_OK && out->request.recomputed != NULL)
         status = ms__struct_read(MS__STRUCT(ms_trace), out->request.recomputed, &out->recomputed);
     return status;
+}
+
+/* The traces of a watched step; they belong to the arena. */
+static ms_status read_watched(const ms_profile_request *request, ms__arena *arena, input *out) {
+    ms_trace watched;
+    ms_status status = read_request(request, &out->request);
+    if (status != MS_OK) return status;
+    if (out->request.plain != NULL || out->request.recomputed == NULL)
+        return ms__fail(MS_E_INVALID,
+                        "ms_profile_from_watched_trace: the trace must be `recomputed`, and the only one");
+    status = ms__struct_read(MS__STRUCT(ms_trace), out->request.recomputed, &watched);
+    if (status == MS_OK) status = ms__trace_check(&watched);
+    if (status == MS_OK) status = ms__trace_with_steady_optimizer(arena, &watched, &out->recomputed);
+    return status == MS_OK ? ms__trace_without_recomputation(arena, &out->recomputed, &out->plain) : status;
 }
 
 static ms_status fill(ms_profile *profile, const input *in, ms__arena *scratch) {
@@ -57,20 +76,32 @@ static ms_status fill(ms_profile *profile, const input *in, ms__arena *scratch) 
     return ms__profile_tally(profile, units, request->n_units);
 }
 
-ms_status ms_profile_from_traces(const ms_profile_request *request, ms_profile **out_profile) {
-    input in;
-    ms_status status = read_input(request, &in);
-    if (status != MS_OK) return status;
-    if (out_profile == NULL) return ms__fail(MS_E_INVALID, "ms_profile_from_traces: out_profile is NULL");
+static ms_status make(const input *in, ms__arena *scratch, ms_profile **out_profile) {
+    if (out_profile == NULL) return ms__fail(MS_E_INVALID, "a profile from traces: out_profile is NULL");
     ms_profile *profile = calloc(1, sizeof *profile);
     if (profile == NULL) return ms__fail_memory(sizeof *profile);
-    ms__arena scratch = {0};
-    status = fill(profile, &in, &scratch);
-    ms__arena_free(&scratch);
-    if (status != MS_OK) {
+    ms_status status = fill(profile, in, scratch);
+    if (status == MS_OK)
+        *out_profile = profile;
+    else
         ms_profile_destroy(profile);
-        return status;
-    }
-    *out_profile = profile;
-    return MS_OK;
+    return status;
+}
+
+ms_status ms_profile_from_traces(const ms_profile_request *request, ms_profile **out_profile) {
+    input in;
+    ms__arena scratch = {0};
+    ms_status status = read_both(request, &in);
+    if (status == MS_OK) status = make(&in, &scratch, out_profile);
+    ms__arena_free(&scratch);
+    return status;
+}
+
+ms_status ms_profile_from_watched_trace(const ms_profile_request *request, ms_profile **out_profile) {
+    input in;
+    ms__arena scratch = {0};
+    ms_status status = read_watched(request, &scratch, &in);
+    if (status == MS_OK) status = make(&in, &scratch, out_profile);
+    ms__arena_free(&scratch);
+    return status;
 }

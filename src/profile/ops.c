@@ -115,6 +115,8 @@ static enum kind kind_of(const char *name) {
     return PLAIN;
 }
 
+#define LIGHT_CHANNELS 64 /* fewer are few for a product of matrices on a GPU */
+
 /* Sizes come from a file or from Python, so products saturate. */
 static int64_t times(int64_t a, int64_t b) {
     if (a <= 0 || b <= 0) return 0;
@@ -202,15 +204,128 @@ static void cost_pointwise(const ms__operand *inputs, int64_t n_inputs, const ms
     out->n[1] = bytes;
 }
 
+static bool is_pointwise(const ms__operand *data, const ms__operand *weight, const ms__operand *result) {
+    for (int64_t i = 2; i < weight->n_dims; i++)
+        if (weight->dims[i] != 1 || data->dims[i] != result->dims[i]) return false;
+    return true;
+}
+
+/* Does a GPU compute it without copies in another layout? Depthwise convolutions have kernels of torch's own; a product
+ * of matrices serves where each output depends on one position. Backward of one with few channels is not such a
+ * product.
+ */
+static bool is_light(const ms__operand *data, const ms__operand *weight, const ms__operand *result, bool backward) {
+    bool depthwise = weight->dims[1] == 1 && data->dims[1] > 1;
+    bool few_channels = weight->dims[0] < LIGHT_CHANNELS || weight->dims[1] < LIGHT_CHANNELS;
+    return depthwise || (is_pointwise(data, weight, result) && !(backward && (few_channels || weight->n_dims != 4)));
+}
+
 static void cost_convolution(const ms__operand *data, const ms__operand *weight, const ms__operand *result,
                              bool backward, ms__op_cost *out) {
     int64_t channels = weight->dims[0] > 0 ? weight->dims[0] : 1;
     out->flops = times(times(backward ? 4 : 2, elements(result)), elements(weight) / channels);
-    out->rule = data->element_bytes == 2 ? MS__SCRATCH_CONVOLUTION16 : MS__SCRATCH_CONVOLUTION;
+    bool narrow = data->element_bytes == 2;
+    out->rule = narrow ? MS__SCRATCH_CONVOLUTION16 : MS__SCRATCH_CONVOLUTION;
+    if (is_light(data, weight, result, backward))
+        out->rule = narrow ? MS__SCRATCH_LIGHT_CONVOLUTION16 : MS__SCRATCH_LIGHT_CONVOLUTION;
     out->n[0] = bytes_of(data);
     out->n[1] = bytes_of(result);
     out->n[2] = bytes_of(weight);
     out->n[3] = !backward ? 0 : ms__max(times(1, data->dims[0]), 1);
+}
+
+/* A convolution in fp32 on a CPU. oneDNN computes in blocks of 16 channels, so copies of everything come and go; in the
+ * layout with channels last, only the weights are copied. */
+typedef struct cpu_convolution {
+    int64_t in, out, weight;         /* bytes as torch has them */
+    int64_t in_copy, out_copy, copy; /* in oneDNN's layout; `copy` is that of the weights */
+    int64_t columns;                 /* of one image and group, unfolded for a product of matrices */
+    int64_t batch, kernel;           /* kernel: its largest edge */
+    bool wants_input, grouped, few;  /* few: an image whose channels do not fill a block */
+} cpu_convolution;
+
+enum { CHANNELS = 16, HALF_CHANNELS = 8, IMAGE_CHANNELS = 3 };
+
+static int64_t in_blocks(int64_t n, int64_t block) { return times(ms__ceil_div(n, block), block); }
+
+/* The channels of the input as oneDNN has them. Few are not copied in forward, nor for gradients of weights alone. */
+static int64_t copied_channels(const cpu_convolution *c, int64_t n_in, bool backward) {
+    if (!c->few) return in_blocks(n_in, CHANNELS);
+    if (!backward || (!c->wants_input && n_in <= IMAGE_CHANNELS)) return 0;
+    return in_blocks(n_in, c->wants_input ? CHANNELS : HALF_CHANNELS);
+}
+
+static cpu_convolution cpu_convolution_of(const char *name, const ms__operand *data, const ms__operand *weight,
+                                          const ms__operand *result, bool backward) {
+    int64_t n_in = ms__max(times(1, data->dims[1]), 1), n_out = ms__max(times(1, result->dims[1]), 1);
+    int64_t n_each = ms__max(times(1, weight->dims[1]), 1);
+    bool depthwise = strstr(name, "depthwise") != NULL;
+    cpu_convolution c = {.in = bytes_of(data), .out = bytes_of(result), .weight = bytes_of(weight), .kernel = 1};
+    c.grouped = n_each < n_in;
+    c.few = !c.grouped && n_in < CHANNELS;
+    c.wants_input = strstr(name, "weights") == NULL;
+    c.batch = ms__max(times(1, data->dims[0]), 1);
+    for (int64_t i = 2; i < weight->n_dims && i < MS__MAX_DIMS; i++) c.kernel = ms__max(c.kernel, weight->dims[i]);
+    c.columns = times(c.weight / n_out, c.out / c.batch / n_out) / 4;
+    c.in_copy = c.in, c.out_copy = c.out, c.copy = c.weight;
+    if (c.grouped && !depthwise) return c;
+    int64_t wide_in = copied_channels(&c, n_in, backward), wide_out = in_blocks(n_out, CHANNELS);
+    c.in_copy = times(c.in / n_in, wide_in);
+    c.out_copy = times(c.out / n_out, wide_out);
+    c.copy = times(c.weight / n_out, wide_out);
+    if (!c.grouped && wide_in > 0) c.copy = times(c.copy / n_each, wide_in);
+    return c;
+}
+
+static void cost_cpu_forward(const char *name, const cpu_convolution *c, int64_t n[MS__SCRATCH_NUMBERS]) {
+    if (strstr(name, "cpu_columns") != NULL) n[0] = times(c->batch, c->columns);
+    if (strstr(name, "cpu_last") != NULL) n[0] = strstr(name, "depthwise") != NULL ? c->weight : times(2, c->weight);
+    if (strstr(name, "cpu_blocked") == NULL) return;
+    n[0] = plus(plus(c->in_copy, c->copy), c->out_copy - c->out);
+    n[1] = c->out_copy;
+}
+
+enum { LARGEST_KERNEL = 14, LARGEST_DEPTHWISE = 3 }; /* of oneDNN's own kernels */
+
+/* With channels last, backward copies the weights and sums their gradients in fp32. Where oneDNN has no kernel for a
+ * depthwise convolution, the one channel of each group fills a block of 16 on either side. */
+static int64_t last_backward_bytes(const cpu_convolution *c, bool depthwise, bool narrow) {
+    enum { PADDED = 16 * 16, ROOM = 128 << 10 };
+    if (!depthwise) return times(narrow ? 4 : 3, c->weight);
+    if (c->kernel <= LARGEST_DEPTHWISE) return times(2, c->weight);
+    if (!narrow) return times(PADDED + 1, c->weight);
+    return plus(times((int64_t)3 * PADDED, c->weight), plus(times(8, c->out), ROOM));
+}
+
+static void cost_cpu_backward(const char *name, const cpu_convolution *c, bool narrow, int64_t n[MS__SCRATCH_NUMBERS]) {
+    bool depthwise = strstr(name, "depthwise") != NULL;
+    if (strstr(name, "cpu_columns") != NULL) n[0] = times(c->batch, c->columns);
+    if (strstr(name, "cpu_last") != NULL) n[0] = last_backward_bytes(c, depthwise, narrow);
+    if (strstr(name, "cpu_blocked") != NULL && c->kernel > LARGEST_KERNEL) {
+        n[0] = plus(times(4, c->weight), plus(c->columns, 256));
+    } else if (strstr(name, "cpu_blocked") != NULL && depthwise && c->kernel > LARGEST_DEPTHWISE) {
+        n[0] = c->wants_input ? c->in_copy - c->weight : plus(times(8, c->weight), 256);
+        n[1] = c->wants_input ? plus(c->out_copy, c->copy - c->weight) : 0;
+    } else if (strstr(name, "cpu_blocked") != NULL) {
+        n[0] = plus(plus(c->in_copy, c->out_copy), c->copy - c->weight) - (c->few && c->wants_input ? c->in : 0);
+        n[1] = c->copy;
+        if (c->wants_input && !c->grouped && !c->few && strstr(name, "strided") != NULL)
+            n[2] = times(2, c->in_copy) - c->weight;
+    }
+}
+
+static void cost_cpu_convolution(const char *name, const ms__operand *data, const ms__operand *weight,
+                                 const ms__operand *result, bool backward, ms__op_cost *out) {
+    cpu_convolution c = cpu_convolution_of(name, data, weight, result, backward);
+    out->rule = MS__SCRATCH_LARGEST;
+    memset(out->n, 0, sizeof out->n);
+    if (backward)
+        cost_cpu_backward(name, &c, data->element_bytes == 2, out->n);
+    else
+        cost_cpu_forward(name, &c, out->n);
+    int64_t copied = strstr(name, "copied") != NULL ? c.out : 0; /* torch copies what has neither layout */
+    if (strstr(name, "gathered") != NULL) copied = plus(copied, c.in);
+    for (int i = 0; i < MS__SCRATCH_NUMBERS; i++) out->n[i] = plus(ms__max(out->n[i], 0), copied);
 }
 
 /* Kernels that allocate the same number of bytes on every device. */
@@ -233,6 +348,15 @@ static void cost_recurrent(const ms__operand *inputs, const ms__operand *result,
     out->rule = MS__SCRATCH_BYTES;
     out->n[1] = plus(times(narrow && backward ? 3 : 1, weights), times(narrow ? 0 : 4, made));
     if (backward) out->n[1] = plus(out->n[1], times(narrow ? 3 : 1, made));
+}
+
+/* Kernels of a CPU that copy the first or second operand, as the name says: it is not contiguous. */
+static void cost_copies(const char *which, const ms__operand *inputs, int64_t n_inputs, ms__op_cost *out) {
+    int64_t bytes = 0;
+    for (int64_t i = 0; i < 2 && i < n_inputs; i++)
+        if (strchr(which, (int)('0' + i)) != NULL) bytes = plus(bytes, bytes_of(&inputs[i]));
+    if (out->rule == MS__SCRATCH_NONE) out->rule = MS__SCRATCH_BYTES;
+    if (out->rule == MS__SCRATCH_BYTES) out->n[1] = plus(out->n[1], bytes);
 }
 
 void ms__op_cost_of(const char *name, const ms__operand *inputs, int64_t n_inputs, const ms__operand *outputs,
@@ -267,6 +391,12 @@ void ms__op_cost_of(const char *name, const ms__operand *inputs, int64_t n_input
     if (kind == CONVOLUTION && n_inputs >= 2 && n_outputs >= 1)
         cost_convolution(&inputs[0], &inputs[1], &outputs[0], false, out);
     if (kind == CONVOLUTION_BACKWARD && n_inputs >= 3) cost_convolution(&inputs[1], &inputs[2], &inputs[0], true, out);
+    const char *copies = strstr(name, ".copies");
+    if (copies != NULL) cost_copies(copies, inputs, n_inputs, out);
+    if (strstr(name, ".cpu_") != NULL && kind == CONVOLUTION && n_inputs >= 2 && n_outputs >= 1)
+        cost_cpu_convolution(name, &inputs[0], &inputs[1], &outputs[0], false, out);
+    if (strstr(name, ".cpu_") != NULL && kind == CONVOLUTION_BACKWARD && n_inputs >= 3)
+        cost_cpu_convolution(name, &inputs[1], &inputs[2], &inputs[0], true, out);
 }
 
 /* ---- Memory that kernels allocate ---- */
@@ -346,12 +476,17 @@ static int64_t cpu_bytes(enum ms__scratch_rule rule, const int64_t n[MS__SCRATCH
     case MS__SCRATCH_BYTES:
         return n[1];
     case MS__SCRATCH_CONVOLUTION:
+    case MS__SCRATCH_LIGHT_CONVOLUTION:
+        return cpu_convolution_bytes(n, false, n_threads);
     case MS__SCRATCH_CONVOLUTION16:
-        return cpu_convolution_bytes(n, rule == MS__SCRATCH_CONVOLUTION16, n_threads);
+    case MS__SCRATCH_LIGHT_CONVOLUTION16:
+        return cpu_convolution_bytes(n, true, n_threads);
     case MS__SCRATCH_PRODUCT16:
         return times(n_threads, product_bytes(n, n_threads));
     case MS__SCRATCH_CPU_ATTENTION:
         return times(n_threads, cpu_attention_bytes(n));
+    case MS__SCRATCH_LARGEST:
+        return ms__max(ms__max(n[0], n[1]), ms__max(n[2], n[3]));
     default:
         return 0;
     }
@@ -368,7 +503,7 @@ int64_t ms__scratch_bytes(enum ms__scratch_rule rule, const int64_t n[MS__SCRATC
         return plus(plus(times(times(n[0], 4), n[2] + 1), 256), times(2, n[3]));
     case MS__SCRATCH_CONVOLUTION: /* copies in another layout */
     case MS__SCRATCH_CONVOLUTION16:
-        return n[3] ? plus(times(2, n[0]), times(2, n[1])) : plus(n[0], n[1]);
+        return plus(plus(n[0], n[1]), n[2]);
     case MS__SCRATCH_BYTES:
         return n[0];
     default:

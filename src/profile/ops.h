@@ -24,6 +24,9 @@ enum ms__scratch_rule {
     MS__SCRATCH_CONVOLUTION16, /* as MS__SCRATCH_CONVOLUTION, elements of 16 bits */
     MS__SCRATCH_PRODUCT16,     /* rows, inner length and columns of a product of elements of 16 bits, on a CPU */
     MS__SCRATCH_CPU_ATTENTION, /* length of queries, length of keys, element bytes, head width or 0 if it is backward */
+    MS__SCRATCH_LARGEST,       /* bytes at four moments of a kernel: the largest counts */
+    MS__SCRATCH_LIGHT_CONVOLUTION,   /* as MS__SCRATCH_CONVOLUTION on a CPU; a GPU needs nothing */
+    MS__SCRATCH_LIGHT_CONVOLUTION16, /* as MS__SCRATCH_CONVOLUTION16 on a CPU; a GPU needs nothing */
     MS__N_SCRATCH_RULES
 };
 

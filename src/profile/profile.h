@@ -1,7 +1,7 @@
 /* profile.h - profiles and their units, for this folder and for the planner.
  *
- * Invariant: the sizes of a checked list of units and their modelled costs add up to less than 2^60, so that code which
- * adds them needs no checks.
+ * Invariant: the sizes of a checked list of units add up to less than 2^60, so that code which adds them needs no
+ * checks.
  */
 #ifndef MS_PROFILE_PROFILE_H
 #define MS_PROFILE_PROFILE_H
@@ -19,14 +19,11 @@ struct ms_profile {
     int64_t n_units;
     int64_t resident_bytes;
     int64_t outside_bytes;
-    ms__step *step; /* belongs to the arena; NULL: only the units are known */
+    ms__step *step; /* belongs to the arena */
 };
 
 /* Can this be a size of a profile or a plan? */
 bool ms__size_in_range(int64_t value);
-
-/* Modelled forward time of a unit, in bytes moved: what it writes, and its arithmetic at a fixed rate. */
-int64_t ms__unit_cost(const ms_unit *unit);
 
 /* Copies of these units, names included, which belong to the arena. Errors: MS_E_INVALID (a unit without a name),
  * MS_E_LIMIT, MS_E_NO_MEMORY. */

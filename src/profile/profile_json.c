@@ -3,6 +3,7 @@
  * An optional flag of a unit is written only if it is set, so that files from before it existed stay valid.
  */
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "profile.h"
@@ -10,7 +11,7 @@
 
 #define VERSION_KEY "memscale_profile"
 #define VERSION 3
-#define STEP_KEY "step" /* absent if only the units are known */
+#define STEP_KEY "step"
 
 static const struct {
     const char *key;
@@ -82,46 +83,52 @@ ms_status ms_profile_to_json(const ms_profile *profile, char **out_text) {
     ms__json_begin_array(&w, "units");
     for (int64_t i = 0; i < profile->n_units; i++) write_unit(&w, &profile->units[i]);
     ms__json_end_array(&w);
-    if (profile->step != NULL) {
-        ms__json_begin_object(&w, STEP_KEY);
-        ms__step_write(&w, profile->step);
-        ms__json_end_object(&w);
-    }
+    ms__json_begin_object(&w, STEP_KEY);
+    ms__step_write(&w, profile->step);
+    ms__json_end_object(&w);
     ms__json_end_object(&w);
     return ms__json_finish(&w, out_text);
 }
 
-static ms_status read_header(const ms__json *object, ms_profile_view *out, const ms__json **out_units) {
+static ms_status read_total(const ms__json *document, const char *key, int64_t *out) {
+    ms_status status = ms__json_get_int(document, key, 0, out);
+    if (status != MS_OK || ms__size_in_range(*out)) return status;
+    return ms__fail(MS_E_LIMIT, "\"%s\" is out of range", key);
+}
+
+static ms_status read_totals(const ms__json *document, ms_profile *profile) {
     static const char *const allowed[] = {VERSION_KEY, "resident_bytes", "outside_bytes", "units", STEP_KEY, NULL};
-    ms_status status = ms__json_check_version(object, VERSION_KEY, VERSION);
-    if (status == MS_OK) status = ms__json_check_keys(object, allowed);
-    if (status == MS_OK) status = ms__json_get_int(object, "resident_bytes", 0, &out->resident_bytes);
-    if (status == MS_OK) status = ms__json_get_int(object, "outside_bytes", 0, &out->outside_bytes);
-    if (status == MS_OK) status = ms__json_get_array(object, "units", out_units);
-    return status;
+    ms_status status = ms__json_check_version(document, VERSION_KEY, VERSION);
+    if (status == MS_OK) status = ms__json_check_keys(document, allowed);
+    if (status == MS_OK) status = read_total(document, "resident_bytes", &profile->resident_bytes);
+    return status == MS_OK ? read_total(document, "outside_bytes", &profile->outside_bytes) : status;
+}
+
+static ms_status read_units(const ms__json *document, ms__arena *scratch, ms_profile *profile) {
+    const ms__json *list = NULL;
+    ms_status status = ms__json_get_array(document, "units", &list);
+    if (status != MS_OK || list == NULL) return status;
+    ms_unit *units = ms__arena_array(scratch, list->n, sizeof *units);
+    if (units == NULL) return MS_E_NO_MEMORY;
+    for (size_t i = 0; i < list->n && status == MS_OK; i++) status = read_unit(&list->items[i], &units[i]);
+    if (status != MS_OK) return status;
+    profile->n_units = (int64_t)list->n;
+    return ms__units_copy(&profile->arena, units, profile->n_units, &profile->units);
 }
 
 static ms_status read_step(const ms__json *document, ms_profile *profile) {
     const ms__json *object = ms__json_get(document, STEP_KEY);
-    if (object == NULL) return MS_OK;
+    if (object == NULL) return ms__fail(MS_E_PARSE, "\"" STEP_KEY "\" is missing: the profile has no training step");
     profile->step = ms__arena_alloc(&profile->arena, sizeof *profile->step);
     if (profile->step == NULL) return MS_E_NO_MEMORY;
     return ms__step_read(object, profile->n_units, &profile->arena, profile->step);
 }
 
 static ms_status read_profile(const ms__json *document, ms__arena *scratch, ms_profile **out) {
-    ms_profile_view view = {.struct_bytes = sizeof view};
-    const ms__json *list = NULL;
-    ms_status status = read_header(document, &view, &list);
-    if (status != MS_OK || list == NULL) return status;
-    ms_unit *units = ms__arena_array(scratch, list->n, sizeof *units);
-    if (units == NULL) return MS_E_NO_MEMORY;
-    for (size_t i = 0; i < list->n && status == MS_OK; i++) status = read_unit(&list->items[i], &units[i]);
-    if (status != MS_OK) return status;
-    view.units = units;
-    view.n_units = (int64_t)list->n;
-    ms_profile *profile = NULL;
-    status = ms_profile_create(&view, &profile);
+    ms_profile *profile = calloc(1, sizeof *profile);
+    if (profile == NULL) return ms__fail_memory(sizeof *profile);
+    ms_status status = read_totals(document, profile);
+    if (status == MS_OK) status = read_units(document, scratch, profile);
     if (status == MS_OK) status = read_step(document, profile);
     if (status != MS_OK) {
         ms_profile_destroy(profile);

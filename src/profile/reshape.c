@@ -84,7 +84,6 @@ static ms_status fail_fixed(const char *what, int64_t value) {
 static ms_status check_shape(const ms_profile *profile, ms__shape shape) {
     if (profile == NULL) return ms__fail(MS_E_INVALID, "ms_profile_reshape: the profile is NULL");
     const ms__step *step = profile->step;
-    if (step == NULL) return ms__fail(MS_E_INVALID, "this profile has no step");
     if ((shape.batch < 1 && shape.batch != step->batch) || (shape.length < 1 && shape.length != step->length))
         return ms__fail(MS_E_INVALID, "ms_profile_reshape: batch and length must be at least 1");
     if (shape.batch != step->batch && !depends(step, false)) return fail_fixed("batch", step->batch);

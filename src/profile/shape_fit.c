@@ -390,8 +390,7 @@ static ms_status check_profiles(fit *f) {
     if (f->n_profiles > MS__MAX_SHAPES)
         return ms__fail(MS_E_LIMIT, "ms_profile_fit: at most %d profiles can be fitted", MS__MAX_SHAPES);
     for (int64_t p = 0; p < f->n_profiles; p++) {
-        if (f->profiles[p] == NULL || step_of(f, p) == NULL)
-            return ms__fail(MS_E_INVALID, "ms_profile_fit: profile %lld is NULL or has no step", (long long)p);
+        if (f->profiles[p] == NULL) return ms__fail(MS_E_INVALID, "ms_profile_fit: profile %lld is NULL", (long long)p);
         f->shapes[p] = (ms__shape){step_of(f, p)->batch, step_of(f, p)->length};
         if ((f->shapes[p].batch == 0) != (f->shapes[0].batch == 0) ||
             (f->shapes[p].length == 0) != (f->shapes[0].length == 0))

@@ -11,9 +11,9 @@
 
 #include "../common/intern.h"
 #include "../common/vec.h"
+#include "trace.h"
 
 #define NO_KEY UINT32_MAX
-#define MAX_ITEMS ((int64_t)1 << 31)
 
 /* An allocation after a plain operation: the `ordinal`-th, its `place`-th allocation. */
 typedef struct slot {
@@ -54,45 +54,6 @@ typedef struct builder {
     int64_t n_units;
 } builder;
 
-/* ---- Checking traces ---- */
-
-static ms_status check_array(const void *items, int64_t n, const char *what) {
-    if (n < 0 || n > MAX_ITEMS || (items == NULL && n > 0))
-        return ms__fail(MS_E_INVALID, "trace: %s missing or out of range", what);
-    return MS_OK;
-}
-
-static ms_status check_ops(const ms_trace *trace) {
-    for (int64_t i = 0; i < trace->n_ops; i++) {
-        const ms_trace_op *op = &trace->ops[i];
-        if (op->name < 0 || op->name >= trace->n_names || op->n_inputs < 0 || op->n_outputs < 0 || op->first < 0 ||
-            op->first > trace->n_operands || op->n_inputs > trace->n_operands - op->first ||
-            op->n_outputs > trace->n_operands - op->first - op->n_inputs)
-            return ms__fail(MS_E_INVALID, "trace: operation %lld is out of range", (long long)i);
-    }
-    for (int64_t i = 0; i < trace->n_operands; i++) {
-        const ms_trace_operand *t = &trace->operands[i];
-        if (t->storage < -1 || t->storage >= trace->n_storages || t->element_bytes < 0 ||
-            t->element_bytes > MS__MAX_ELEMENT_BYTES || t->n_dims < 0)
-            return ms__fail(MS_E_INVALID, "trace: operand %lld is out of range", (long long)i);
-    }
-    return MS_OK;
-}
-
-static ms_status check_trace(const ms_trace *trace) {
-    ms_status status = check_array(trace->events, trace->n_events, "events");
-    if (status == MS_OK) status = check_array(trace->ops, trace->n_ops, "operations");
-    if (status == MS_OK) status = check_array(trace->operands, trace->n_operands, "operands");
-    if (status == MS_OK) status = check_array(trace->names, trace->n_names, "names");
-    if (status == MS_OK) status = check_array(trace->kinds, trace->n_storages, "storages");
-    if (status != MS_OK) return status;
-    if (trace->n_events > MS__STEP_MAX_EVENTS)
-        return ms__fail(MS_E_LIMIT, "trace: %lld events are too many", (long long)trace->n_events);
-    for (int64_t i = 0; i < trace->n_names; i++)
-        if (trace->names[i] == NULL) return ms__fail(MS_E_INVALID, "trace: name %lld is NULL", (long long)i);
-    return check_ops(trace);
-}
-
 /* ---- One trace ---- */
 
 static bool add_number(builder *b, int64_t value, uint32_t *out) {
@@ -130,7 +91,6 @@ static ms_status add_scratch(builder *b, walk *w) {
 
 static ms_status walk_op(builder *b, walk *w, int64_t index) {
     const ms_trace *trace = w->trace;
-    if (index < 0 || index >= trace->n_ops) return ms__fail(MS_E_INVALID, "trace: an event names an unknown operation");
     const ms_trace_op *op = &trace->ops[index];
     static const ms__operand none;
     const ms__operand *operands = trace->n_operands > 0 ? trace->operands + op->first : &none;
@@ -164,12 +124,10 @@ static uint32_t find_key(walk *w, const walk *first) {
 }
 
 static ms_status walk_allocation(builder *b, walk *w, const walk *first, int64_t storage, int64_t n_bytes) {
-    if (storage < 0 || storage >= w->trace->n_storages || n_bytes < 0 || n_bytes > INT64_MAX / 1024)
-        return ms__fail(MS_E_INVALID, "trace: an event names an unknown storage");
     if (w->keys[storage] != NO_KEY) return ms__fail(MS_E_INVALID, "trace: a storage is allocated twice");
     bool plain = w->repeating < 0;
     uint32_t key = plain && first != NULL ? find_key(w, first) : NO_KEY;
-    if (key == NO_KEY) {
+    if (key >= b->keys.n) { /* NO_KEY */
         ms__step_key fresh = {0};
         key = (uint32_t)b->keys.n;
         if (!add_number(b, n_bytes, &fresh.size) || !ms__vec_push(&b->keys, fresh)) return MS_E_NO_MEMORY;
@@ -185,13 +143,33 @@ static ms_status walk_allocation(builder *b, walk *w, const walk *first, int64_t
 }
 
 static ms_status walk_release(walk *w, int64_t storage) {
-    if (storage < 0 || storage >= w->trace->n_storages || w->keys[storage] == NO_KEY || w->released[storage] >= 0)
+    if (w->keys[storage] == NO_KEY || w->released[storage] >= 0)
         return ms__fail(MS_E_INVALID, "trace: an event releases a storage that is not allocated");
     w->released[storage] = (int32_t)w->runs.n - 1;
     return add_event(w, MS__RELEASE, w->keys[storage]) ? MS_OK : MS_E_NO_MEMORY;
 }
 
+static ms_status walk_phase(walk *w, int64_t phase) {
+    if (phase < (int64_t)w->phase) return ms__fail(MS_E_INVALID, "trace: a phase comes after a later one");
+    w->phase = (uint32_t)phase;
+    return MS_OK;
+}
+
+/* A recomputation in backward opens a run even if it does nothing that a trace shows, as in a plain trace that was
+ * derived from a recomputed one. */
+static ms_status walk_mark(const builder *b, walk *w, const ms_trace_event *event) {
+    if (event->a >= b->n_units) return ms__fail(MS_E_INVALID, "trace: an event names an unknown layer");
+    int32_t unit = (int32_t)event->a;
+    if (event->kind == MS_TRACE_UNIT) {
+        w->unit = unit;
+        return MS_OK;
+    }
+    w->repeating = unit;
+    return unit < 0 || w->phase != MS_PHASE_BACKWARD || open_run(w, unit) ? MS_OK : MS_E_NO_MEMORY;
+}
+
 static ms_status walk_event(builder *b, walk *w, const walk *first, const ms_trace_event *event) {
+    if (event->kind == MS_TRACE_SAVE) return MS_OK;
     ms_status status = event->kind == MS_TRACE_ALLOC ? MS_OK : add_scratch(b, w);
     if (status != MS_OK) return status;
     switch (event->kind) {
@@ -202,25 +180,14 @@ static ms_status walk_event(builder *b, walk *w, const walk *first, const ms_tra
     case MS_TRACE_FREE:
         return walk_release(w, event->a);
     case MS_TRACE_PHASE:
-        if (event->a < (int64_t)w->phase || event->a >= MS_N_PHASES) break;
-        w->phase = (uint32_t)event->a;
-        return MS_OK;
-    case MS_TRACE_UNIT:
-        if (event->a < -1 || event->a >= b->n_units) break;
-        w->unit = (int32_t)event->a;
-        return MS_OK;
-    case MS_TRACE_RECOMPUTE:
-        if (event->a < -1 || event->a >= b->n_units) break;
-        w->repeating = (int32_t)event->a;
-        return MS_OK;
+        return walk_phase(w, event->a);
     default:
-        break;
+        return walk_mark(b, w, event);
     }
-    return ms__fail(MS_E_INVALID, "trace: an event is out of range");
 }
 
 static ms_status walk_trace(builder *b, ms__arena *scratch, const ms_trace *trace, walk *w, const walk *first) {
-    ms_status status = check_trace(trace);
+    ms_status status = ms__trace_check(trace);
     if (status != MS_OK) return status;
     size_t n = (size_t)trace->n_storages;
     w->trace = trace;

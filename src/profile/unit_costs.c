@@ -36,7 +36,6 @@ const ms_field *ms_unit_costs_fields(int64_t *out_n) {
 ms_status ms_profile_get_costs(const ms_profile *profile, int64_t unit, int32_t phase, ms_unit_costs *out) {
     if (profile == NULL) return ms__fail(MS_E_INVALID, "ms_profile_get_costs: the profile is NULL");
     const ms__step *step = profile->step;
-    if (step == NULL) return ms__fail(MS_E_INVALID, "this profile has no step");
     if (unit < -1 || unit >= (int64_t)step->n_units || phase < 0 || phase >= MS_N_PHASES)
         return ms__fail(MS_E_INVALID, "ms_profile_get_costs: the layer or the phase is out of range");
     ms_unit_costs costs = {0};

@@ -34,8 +34,7 @@ static int64_t fill_points(const ms__recompute_cost *cost, ms_frontier_point *ou
 
 static ms_status check_frontier(const ms_profile *profile, int64_t unit) {
     if (profile == NULL) return ms__fail(MS_E_INVALID, "ms_profile_frontier: the profile is NULL");
-    if (profile->step == NULL || !profile->step->has_recomputed)
-        return ms__fail(MS_E_INVALID, "this profile has no recomputed trace");
+    if (!profile->step->has_recomputed) return ms__fail(MS_E_INVALID, "this profile has no recomputed trace");
     if (unit < 0 || unit >= (int64_t)profile->step->n_units)
         return ms__fail(MS_E_INVALID, "there is no layer %lld", (long long)unit);
     return MS_OK;

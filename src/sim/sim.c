@@ -25,6 +25,7 @@
 #define N_STEPS 3
 #define NOT_THERE INT64_MIN
 #define NEVER INT32_MAX
+#define MAX_ADDENDS 64
 
 typedef struct clock {
     int64_t host_ns, device_ns;
@@ -51,6 +52,10 @@ typedef struct player {
     peak peak;                        /* of this segment; at the end, of the step */
     bool has_variant[MS__N_VARIANTS]; /* does a unit run in this variant? */
     bool has_workspace[2];            /* of the calling thread, and of the engine's */
+    struct {
+        int64_t n_bytes, block;
+    } addends[MAX_ADDENDS]; /* gradients of the last operation that are still to be added to existing ones */
+    int n_addends;
     clock now;
     int64_t n_ops;
 } player;
@@ -93,11 +98,31 @@ static ms_status take_transient(player *p, int64_t n_bytes, int64_t segment) {
     return status == MS_OK ? give(p, n_bytes, MS_CATEGORY_TEMPORARY, block) : status;
 }
 
+/* A gradient that exists already: the new one lives until it has been added to it, right after the operation that made
+ * it, and so do all others that this operation made. */
+static ms_status take_addend(player *p, int64_t n_bytes, int64_t segment) {
+    if (p->n_addends == MAX_ADDENDS) return take_transient(p, n_bytes, segment);
+    int64_t *block = &p->addends[p->n_addends].block;
+    ms_status status = take(p, n_bytes, MS_CATEGORY_TEMPORARY, segment, block);
+    if (status == MS_OK) p->addends[p->n_addends++].n_bytes = n_bytes;
+    return status;
+}
+
+static ms_status give_addends(player *p) {
+    ms_status status = MS_OK;
+    for (; p->n_addends > 0 && status == MS_OK; p->n_addends--)
+        status =
+            give(p, p->addends[p->n_addends - 1].n_bytes, MS_CATEGORY_TEMPORARY, p->addends[p->n_addends - 1].block);
+    return status;
+}
+
 static ms_status take_key(player *p, uint32_t key, int64_t segment) {
     uint32_t category = p->step->keys[key].category;
-    if (p->blocks[key] != NOT_THERE) /* an existing gradient: the new one is added to it */
-        return take_transient(p, ms__step_key_bytes(p->step, key), segment);
-    return take(p, ms__step_key_bytes(p->step, key), category, segment, &p->blocks[key]);
+    int64_t n_bytes = ms__step_key_bytes(p->step, key);
+    if (p->blocks[key] != NOT_THERE)
+        return category == MS_CATEGORY_GRADIENT ? take_addend(p, n_bytes, segment)
+                                                : take_transient(p, n_bytes, segment);
+    return take(p, n_bytes, category, segment, &p->blocks[key]);
 }
 
 static ms_status give_key(player *p, uint32_t key) {
@@ -152,6 +177,13 @@ static bool is_released_here(const player *p, uint32_t key, int64_t segment) {
     return split == 0 || p->released_in[split - 1] == segment;
 }
 
+static ms_status play_operation(player *p, const ms__segment *segment, int64_t index, uint32_t cost) {
+    run_op(p, cost);
+    ms_status status = give_addends(p);
+    bool multiplies = (p->step->costs[cost].flags & MS__OP_MATRIX) != 0;
+    return status == MS_OK && multiplies ? take_workspace(p, segment, index) : status;
+}
+
 static ms_status play_event(player *p, const ms__segment *segment, int64_t index, const ms__step_event *event) {
     if (is_skipped(p, segment, event)) return MS_OK;
     switch (event->kind) {
@@ -160,8 +192,7 @@ static ms_status play_event(player *p, const ms__segment *segment, int64_t index
     case MS__RELEASE:
         return is_released_here(p, event->index, index) ? give_key(p, event->index) : MS_OK;
     case MS__OPERATION:
-        run_op(p, event->index);
-        return p->step->costs[event->index].flags & MS__OP_MATRIX ? take_workspace(p, segment, index) : MS_OK;
+        return play_operation(p, segment, index, event->index);
     default:
         return take_transient(p, p->scratch_bytes[event->index], index);
     }
@@ -238,6 +269,7 @@ static ms_status play_step(player *p, ms_simulation *sim, int step) {
         if (p->peak.bytes > highest.bytes) highest = p->peak;
     }
     p->peak = highest;
+    if (status == MS_OK) status = give_addends(p);
     if (status == MS_OK && !(p->request->flags & MS_SIMULATE_KEEP_GRADIENTS))
         status = give_category(p, MS_CATEGORY_GRADIENT);
     if (status == MS_OK) status = give_category(p, MS_CATEGORY_ACTIVATION);
@@ -369,7 +401,6 @@ static ms_status read_simulation(const ms_simulation_request *theirs, ms_simulat
     if (request->limit_bytes < 0 || (request->flags & ~MS__SIMULATE_ALL) != 0 ||
         (request->model_options & ~(uint32_t)MS_MODEL_ALL) != 0)
         return ms__fail(MS_E_INVALID, "ms_simulation_create: a field of the request is out of range");
-    if (request->profile->step == NULL) return ms__fail(MS_E_INVALID, "this profile has no step to simulate");
     return check_actions(request, request->profile->step);
 }
 

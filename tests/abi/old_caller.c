@@ -352,7 +352,6 @@ int main(void) {
     CHECK(ms_profile_from_json(PROFILE, sizeof PROFILE - 1, &profile) == MS_OK);
     CHECK(ms_rates_guess(90, 1 << 30, 10, &rates.s) == MS_OK);
     CHECK(ms_device_init(&device.s, &rates.s, MS_DEVICE_GPU) == MS_OK);
-    use_plan(profile, NULL);
     use_plan(profile, &device.s);
     ms_profile_destroy(profile);
     CHECK_GUARD(rates);

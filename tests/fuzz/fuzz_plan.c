@@ -8,8 +8,10 @@
 #include <memscale/memscale.h>
 
 #include "error_info.h"
+#include "plans.h"
 
-#define MAX_UNITS 8 /* of the models that are planned again: the search takes milliseconds for many */
+#define MAX_UNITS 8                  /* of the models that are planned again: the search takes milliseconds for many */
+#define MAX_BYTES (INT64_MAX / 1024) /* of a tensor */
 
 const char *const fuzz_dictionary[] = {"\"memscale_plan\": 3",
                                        "\"baseline_peak_bytes\": ",
@@ -32,7 +34,6 @@ const char *const fuzz_dictionary[] = {"\"memscale_plan\": 3",
                                        "\"flags\": [",
                                        "\"force\"",
                                        "\"fastest\"",
-                                       "\"recompute_all\"",
                                        "\"peak_unit\": -1",
                                        "\"peak_phase\": \"backward\"",
                                        "\"optimizer_step\"",
@@ -62,7 +63,7 @@ const char *const fuzz_dictionary[] = {"\"memscale_plan\": 3",
                                        "0",
                                        NULL};
 
-static ms_plan_summary summary_of(const ms_plan *plan) {
+static ms_plan_summary checked_summary(const ms_plan *plan) {
     ms_plan_summary summary = {.struct_bytes = sizeof summary};
     REQUIRE(ms_plan_get_summary(plan, &summary) == MS_OK);
     REQUIRE(summary.baseline_peak_bytes >= 0 && summary.predicted_peak_bytes >= 0);
@@ -87,22 +88,20 @@ static void check_round_trip(const ms_plan *plan, const ms_plan_summary *summary
     REQUIRE(ms_plan_from_json(first, strlen(first), &back) == MS_OK);
     REQUIRE(ms_plan_to_json(back, &second) == MS_OK);
     REQUIRE(strcmp(first, second) == 0);
-    ms_plan_summary again = summary_of(back);
+    ms_plan_summary again = checked_summary(back);
     REQUIRE(memcmp(summary, &again, sizeof again) == 0);
     ms_plan_destroy(back);
     ms_free(first);
     ms_free(second);
 }
 
-/* A profile without a step whose sizes are those of the plan; NULL if that is impossible. */
+static int64_t as_size(int64_t value) { return value < 0 ? 0 : value > MAX_BYTES ? MAX_BYTES : value; }
+
+/* A profile whose sizes are those of the plan; NULL if that is impossible. */
 static ms_profile *profile_of(const ms_unit *units, const ms_plan_summary *plan) {
-    ms_profile_view view = {.struct_bytes = sizeof view,
-                            .units = units,
-                            .n_units = plan->n_units,
-                            .resident_bytes = plan->baseline_peak_bytes / 8,
-                            .outside_bytes = plan->baseline_peak_bytes / 16};
     ms_profile *profile = NULL;
-    ms_status status = ms_profile_create(&view, &profile);
+    ms_status status = try_profile_with(units, plan->n_units, as_size(plan->baseline_peak_bytes / 8),
+                                        as_size(plan->baseline_peak_bytes / 16), &profile);
     REQUIRE(status == MS_OK || status == MS_E_LIMIT);
     return profile;
 }
@@ -110,6 +109,7 @@ static ms_profile *profile_of(const ms_unit *units, const ms_plan_summary *plan)
 static void plan_again(const ms_profile *profile, const ms_plan_summary *old, uint32_t flags) {
     ms_plan_request request = {.struct_bytes = sizeof request,
                                .profile = profile,
+                               .device = &exact_device,
                                .budget_bytes = old->budget_bytes,
                                .margin_bytes = old->margin_bytes,
                                .host_limit_bytes = old->host_limit_bytes,
@@ -129,7 +129,7 @@ static void plan_again(const ms_profile *profile, const ms_plan_summary *old, ui
         usable = smallest;
     }
     if (status == MS_OK) {
-        ms_plan_summary summary = summary_of(plan);
+        ms_plan_summary summary = checked_summary(plan);
         REQUIRE(summary.skipped || summary.predicted_peak_bytes <= usable);
         check_round_trip(plan, &summary);
         check_text(plan);
@@ -138,8 +138,6 @@ static void plan_again(const ms_profile *profile, const ms_plan_summary *old, ui
     }
     ms_plan_destroy(plan);
 }
-
-static int64_t not_below_0(int64_t value) { return value < 0 ? 0 : value; }
 
 static void use_units(const ms_plan *plan, const ms_plan_summary *summary) {
     ms_unit units[MAX_UNITS];
@@ -150,8 +148,8 @@ static void use_units(const ms_plan *plan, const ms_plan_summary *summary) {
         REQUIRE(entry.action >= 0 && entry.action < MS_N_ACTIONS && entry.other >= 0 && entry.other < MS_N_ACTIONS);
         units[i] = (ms_unit){.name = entry.name,
                              .param_bytes = entry.param_bytes,
-                             .saved_bytes = not_below_0(entry.plain_bytes),
-                             .input_bytes = not_below_0(entry.held_bytes),
+                             .saved_bytes = as_size(entry.plain_bytes),
+                             .input_bytes = as_size(entry.held_bytes),
                              .n_rows = entry.extra_ns % 65536,
                              .flags = entry.reason == MS_REASON_NOT_ELIGIBLE ? MS_UNIT_RUN
                                       : entry.reason == MS_REASON_NOT_RUN    ? MS_UNIT_ELIGIBLE
@@ -174,7 +172,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes) {
         REQUIRE(plan == NULL);
         return 0;
     }
-    ms_plan_summary summary = summary_of(plan);
+    ms_plan_summary summary = checked_summary(plan);
     check_round_trip(plan, &summary);
     check_text(plan);
     use_units(plan, &summary);

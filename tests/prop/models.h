@@ -2,8 +2,9 @@
  *
  * A model is drawn as a list of calls: units of different sizes in the order of their forward, some called again later,
  * some whose result a much later call still needs, with tensors between them. It is then written as a trace with plain
- * units and as one with recomputed units, in full and in half precision; or as units and sizes without a step. Numbers
- * are drawn one statement at a time, because C does not define the order within an initializer.
+ * units and as one with recomputed units, in full and in half precision. Other models are drawn as a chain of units
+ * that have sizes only (plans.h), some of which may not be recomputed. Numbers are drawn one statement at a time,
+ * because C does not define the order within an initializer.
  */
 #ifndef TESTS_MODELS_H
 #define TESTS_MODELS_H
@@ -12,6 +13,7 @@
 #include <string.h>
 
 #include "devices.h"
+#include "plans.h"
 #include "profile/profile.h"
 #include "random.h"
 #include "steps.h"
@@ -200,7 +202,7 @@ static inline void write_model(const model *m, bool recomputed, int64_t divisor,
     write_optimizer(&w);
 }
 
-/* The model's profile with a step; with a divisor of 2, in half precision. */
+/* The model's profile; with a divisor of 2, in half precision. */
 static inline ms_profile *profile_of(const model *m, int64_t divisor) {
     static script scripts[MS__N_VARIANTS];
     ms_trace traces[MS__N_VARIANTS];
@@ -219,8 +221,8 @@ static inline ms_profile *profile_of(const model *m, int64_t divisor) {
     return profile;
 }
 
-/* Units and their sizes, without a step. */
-static inline ms_profile *plain_profile(const model *m) {
+/* The profile of as many units with other sizes and flags. */
+static inline ms_profile *random_chain(const model *m) {
     static const int64_t rows[] = {0, 1, 32, 2048};
     ms_unit units[MAX_UNITS];
     for (int64_t u = 0; u < m->n_units; u++) {
@@ -231,12 +233,9 @@ static inline ms_profile *plain_profile(const model *m) {
         if (!one_in(8)) unit->flags |= MS_UNIT_ELIGIBLE;
         if (!one_in(16)) unit->flags |= MS_UNIT_RUN;
     }
-    ms_profile_view view = {.struct_bytes = sizeof view, .units = units, .n_units = m->n_units};
-    view.resident_bytes = some_bytes(m) * 8;
-    view.outside_bytes = one_in(3) ? 0 : some_bytes(m);
-    ms_profile *profile = NULL;
-    CHECK_STATUS(ms_profile_create(&view, &profile), MS_OK);
-    return profile;
+    int64_t resident_bytes = some_bytes(m) * 8, outside_bytes = 0;
+    if (!one_in(3)) outside_bytes = some_bytes(m);
+    return profile_with(units, m->n_units, resident_bytes, outside_bytes);
 }
 
 /* ---- Requests ---- */
@@ -278,15 +277,13 @@ static inline int64_t random_host_limit(int64_t scale) {
     return one_in(2) ? up_to(1000 * scale) : (int64_t)1 << 40;
 }
 
-static inline void random_request(problem *p, bool has_step) {
+static inline void random_request(problem *p) {
     static const uint32_t flags[] = {0, MS_PLAN_FORCE, MS_PLAN_FASTEST, MS_PLAN_FASTEST | MS_PLAN_FORCE};
     int64_t scale = p->model.scale;
     for (int64_t u = 0; u < MAX_UNITS; u++) p->may_change[u] = !one_in(6);
     ms_plan_request *r = &p->request;
-    *r = (ms_plan_request){.struct_bytes = sizeof *r,
-                           .profile = p->profile,
-                           .half_profile = p->half,
-                           .device = has_step ? &p->device : NULL};
+    *r = (ms_plan_request){
+        .struct_bytes = sizeof *r, .profile = p->profile, .half_profile = p->half, .device = &p->device};
     r->margin_bytes = one_in(2) ? 0 : up_to(100 * scale);
     r->host_limit_bytes = random_host_limit(scale);
     r->slowdown_ppm = random_slowdown();
@@ -298,17 +295,17 @@ static inline void random_request(problem *p, bool has_step) {
     if (one_in(2)) r->simulation &= ~(uint32_t)MS_SIMULATE_ALLOCATOR;
 }
 
-/* The problem of a case: with a step in three of four cases, else units only. */
+/* The problem of a case: a list of calls in three of four cases, else a chain of units. */
 static inline void random_problem(int64_t index, problem *out) {
     start_case(index);
     *out = (problem){0};
     random_model(&out->model);
-    bool has_step = index % 4 != 0;
+    bool has_calls = index % 4 != 0;
     out->rates = random_rates();
     out->device = (ms_device)DEVICE_WITH(&out->rates, 108);
-    out->profile = has_step ? profile_of(&out->model, 1) : plain_profile(&out->model);
-    if (has_step && one_in(2)) out->half = profile_of(&out->model, 2);
-    random_request(out, has_step);
+    out->profile = has_calls ? profile_of(&out->model, 1) : random_chain(&out->model);
+    if (has_calls && one_in(2)) out->half = profile_of(&out->model, 2);
+    random_request(out);
 }
 
 static inline void problem_free(problem *p) {

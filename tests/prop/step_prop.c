@@ -167,13 +167,21 @@ typedef struct holder {
     const model *m;
     bool held[MAX_THINGS];
     int64_t bytes, peak;
+    int64_t addend_bytes; /* new gradients that are still to be added to those that are held */
 } holder;
 
 static void hold(holder *h, int64_t index) {
-    int64_t with = h->bytes + h->m->things[index].n_bytes;
+    int64_t n_bytes = h->m->things[index].n_bytes, with = h->bytes + n_bytes;
+    bool is_addend = h->held[index] && h->m->things[index].category == MS_CATEGORY_GRADIENT;
     if (with > h->peak) h->peak = with;
-    if (!h->held[index]) h->bytes = with; /* else it was only temporary */
+    if (!h->held[index] || is_addend) h->bytes = with; /* else it was only temporary */
+    if (is_addend) h->addend_bytes += n_bytes;
     h->held[index] = true;
+}
+
+static void add_up(holder *h) {
+    h->bytes -= h->addend_bytes;
+    h->addend_bytes = 0;
 }
 
 static void let_go(holder *h, int64_t index) {
@@ -196,6 +204,7 @@ static int64_t count_step(holder *h, int variant, int step, uint32_t flags) {
         if (e->kind == MS_TRACE_PHASE) phase = e->a;
         if (!is_played(phase, step, flags)) continue;
         n_ops += e->kind == MS_TRACE_OP;
+        if (e->kind == MS_TRACE_OP) add_up(h);
         if (e->kind != MS_TRACE_ALLOC && e->kind != MS_TRACE_FREE) continue;
         int64_t index = h->m->thing_of[variant][e->a];
         bool optimizer = phase == MS_PHASE_OPTIMIZER_FIRST || phase == MS_PHASE_OPTIMIZER;
@@ -203,6 +212,7 @@ static int64_t count_step(holder *h, int variant, int step, uint32_t flags) {
         if (e->kind == MS_TRACE_ALLOC && !none) hold(h, index);
         if (e->kind == MS_TRACE_FREE) let_go(h, index);
     }
+    add_up(h);
     return n_ops;
 }
 

@@ -1,4 +1,4 @@
 """The fixtures of these tests; those of fixtures.py are shared with tests/gpu."""
 
-from fixtures import _fallback, _repeatable, no_warnings, quiet_config, recomputed  # noqa: F401
+from fixtures import _repeatable, _watched, no_warnings, quiet_config, recomputed  # noqa: F401
 from installed import library, plan_file, prefix  # noqa: F401

@@ -35,11 +35,11 @@ def _repeatable():
 
 
 @pytest.fixture(autouse=True)
-def _fallback(request, monkeypatch):
-    """Tests run the shipped path: plans come from static profiles. Those marked `fallback` are about steps that cannot
-    be analysed without running them, whose plans come from a measured forward."""
-    if request.node.get_closest_marker("fallback") is not None:
-        monkeypatch.setattr("memscale._run.executor.can_profile", lambda model, config: False)
+def _watched(request, monkeypatch):
+    """Tests run the shipped path: plans come from a process that analyses the step. Those marked `watched` are about
+    steps that have to be watched while they run."""
+    if request.node.get_closest_marker("watched") is not None:
+        monkeypatch.setenv("MEMSCALE_NO_FORK", "1")
 
 
 def skip_without_tool(reason):

@@ -11,15 +11,15 @@ import pytest
 
 from memscale import _core
 
+SAMPLE = Path(__file__).parents[2] / "examples" / "c" / "gpt2_medium.json"
 PROGRAM = """
 import importlib.util, json, random, sys
 spec = importlib.util.spec_from_file_location("memscale._core", sys.argv[1])
 core = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(core)
-units = [(f"h.{i}", 1000, 5_000_000, 100_000, 64, core.UNIT_ELIGIBLE | core.UNIT_RUN) for i in range(4)]
-profile = core.profile_from_units(units, 1000, 1000)
+profile = core.profile_from_json(open(sys.argv[2]).read())
 device = core.Device.of_model("rtx3090")
-plan = core.Request(device=device, techniques=core.TECHNIQUE_RECOMPUTE, budget_bytes=8_000_000).plan(profile)
+plan = core.Request(device=device, techniques=core.TECHNIQUE_RECOMPUTE, budget_bytes=8_000_000_000).plan(profile)
 try:
     core.bind({})
 except TypeError as error:
@@ -46,7 +46,9 @@ def interpreters():
 
 
 def load_with(python):
-    result = subprocess.run([python, "-I", "-c", PROGRAM, _core.__file__], capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        [python, "-I", "-c", PROGRAM, _core.__file__, str(SAMPLE)], capture_output=True, text=True, check=True
+    )
     return json.loads(result.stdout)
 
 

@@ -280,7 +280,7 @@ def test_the_doctor_leaves_no_trace(no_gpu, monkeypatch):
 def test_the_training_check_finds_what_it_looks_for(monkeypatch):
     train, everything = _doctor._train, _doctor._recompute_everything
     device = torch.device("cpu")
-    monkeypatch.setattr(_doctor, "_recompute_everything", lambda model: everything(model) | {"ghost"})
+    monkeypatch.setattr(_doctor, "_recompute_everything", lambda model, x: everything(model, x) | {"ghost"})
     check = _doctor._attempt("x", _doctor._training, device)
     assert (check.status, check.detail) == ("FAILED", "not recomputed: ghost.")
     monkeypatch.setattr(_doctor, "_recompute_everything", everything)

@@ -20,7 +20,8 @@ def test_what_is_named_exists():
 
 
 def test_every_file_of_python_tests_is_named():
-    files = [*TESTS.glob("python/*.py"), *TESTS.glob("gpu/test_*.py"), *TESTS.glob("prop/*_prop.c")]
+    files = [*TESTS.glob("python/*.py"), *TESTS.glob("gpu/test_*.py"), *TESTS.glob("ecosystem/test_*.py")]
+    files += [*TESTS.glob("prop/*_prop.c")]
     missing = {str(path.relative_to(ROOT)) for path in files} - named(r"tests/[\w./]+")
     assert missing - {"tests/python/conftest.py"} == set()
 

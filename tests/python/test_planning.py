@@ -4,12 +4,12 @@ import pytest
 import torch
 
 import memscale
-from memscale import Config, _core
+from memscale import Config
 from memscale._base.vocabulary import ACTIONS, MODEL_OPTIONS, option_names
 from memscale._hw import devices as _devices
 from memscale._plan.request import Request
 from memscale._run.executor import HANDLERS
-from zoo import device_with
+from zoo import device_with, empty_profile
 
 RECOMPUTE = {"recompute", "recompute_except_both", "recompute_except_products", "recompute_except_attention"}
 OFFLOAD = {"offload", "offload_blocking"}
@@ -217,26 +217,13 @@ def test_layers_that_may_not_change(gpu, known):
             request.create(known, may_change=wrong)
 
 
-def test_the_lean_start(gpu):
-    rows = [(f"h.{i}", 100, 1000, 10, 5, _core.UNIT_ELIGIBLE) for i in range(3)]
-    request = asked(gpu, memory_budget_gb=1e-9)
-    plan = request.create(_core.profile_from_units(rows, 10**9, 0), provisional=True)
-    assert plan.provisional
-    assert plan.n_recomputed == 3
-    assert "provisional: recompute 3 of 3 layers" in repr(plan)
-    assert not plan.settled().provisional
-    assert plan.settled().layers == plan.layers
-
-
-def test_a_profile_without_a_step(gpu):
-    rows = [(f"h.{i}", 100, 10**6, 10, 5, _core.UNIT_ELIGIBLE | _core.UNIT_RUN) for i in range(4)]
-    plan = asked(gpu, "aggressive", force_optimize=True).create(_core.profile_from_units(rows, 1000, 0))
+def test_a_step_of_nothing(gpu):
+    plan = asked(gpu, "aggressive", force_optimize=True).create(empty_profile())
     assert plan.parts == {}
     assert plan.place is None
     assert plan.step_seconds == plan.baseline_step_seconds == 0
     assert plan.shape == (0, 0)
-    assert plan.n_recomputed > 0
-    assert "step time +" in plan.describe()
+    assert plan.describe().startswith("keep all 0 layers: ")
     assert "<svg" in plan.to_html()
 
 

@@ -123,7 +123,7 @@ def build_of(name, **changes):
 
 # ---- Kinds of models ----
 
-EMPIRICAL = {"mixtral", "lstm"}
+EMPIRICAL = {"lstm"}
 SHORT_IN_BF16 = {"gpt2", "llama", "resnet", "unet", "lstm", "mlp", "tuple"}
 
 
@@ -353,7 +353,7 @@ def assert_both_ways_give_the_same(model, batch, precision, *, by_name=True):
     args, kwargs = batch
     tracer = _trace.Tracer(model, Target("cpu", 0, torch.bfloat16 if precision == "bf16" else None))
     for recompute in (False, True):
-        arguments = (args, kwargs, zoo.loss_of, _optimizers.maker_of(None, False))
+        arguments = (args, kwargs, zoo.loss_of, _optimizers.maker_of((), False))
         static, real = (made(trace(*arguments, recompute=recompute)) for trace in (tracer.static, tracer.empirical))
         if not by_name:
             static, real = (sorted((*key[:2], key[3]) for key in counts.elements()) for counts in (static, real))
@@ -560,3 +560,87 @@ def test_a_key_value_cache_counts_when_nothing_is_recomputed():
     build = build_of("gpt2", use_cache=True)
     known = check(build, LARGE.lm)
     assert known.peak_bytes >= memscale.profile(LARGE.make("gpt2"), LARGE.lm()[1]).peak_bytes
+
+
+# ---- Attention whose values are narrower than its keys ----
+
+
+class LatentAttention(nn.Module):
+    """Queries and keys of one width, values of another, as in multi-head latent attention."""
+
+    def __init__(self, keys, values, heads=4):
+        super().__init__()
+        self.heads = heads
+        self.qk, self.v = nn.Linear(64, 2 * heads * keys), nn.Linear(64, heads * values)
+        self.out = nn.Linear(heads * values, 64)
+
+    def forward(self, x):
+        batch, length, _ = x.shape
+        q, k = self.qk(x).view(batch, length, 2, self.heads, -1).transpose(1, 3).unbind(2)
+        v = self.v(x).view(batch, length, self.heads, -1).transpose(1, 2)
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.out(mixed.transpose(1, 2).reshape(batch, length, -1))
+
+
+def test_values_narrower_than_keys():
+    check(lambda: LatentAttention(48, 32), lambda: ((zoo.floats(4, 96, 64),), {}), loss=lambda output: output.sum())
+
+
+@pytest.mark.parametrize(
+    ("capability", "dtype", "keys", "values", "kernel"),
+    [
+        (90, torch.bfloat16, 48, 32, "cudnn"),
+        (80, torch.bfloat16, 48, 32, "efficient"),
+        (80, torch.float32, 48, 32, "efficient"),
+        (80, torch.bfloat16, 48, 33, None),
+        (80, torch.bfloat16, 32, 32, "flash"),
+    ],
+)
+def test_kernels_for_values_narrower_than_keys(capability, dtype, keys, values, kernel):
+    """No flash kernel takes them; a matrix of scores is kept only where no fused kernel does."""
+    model = LatentAttention(keys, values).to(dtype)
+    tracer = _trace.Tracer(model, Target("cuda", capability))
+    static = tracer.static((zoo.floats(4, 96, 64).to(dtype),), {}, lambda output: output.sum(), None)
+    found = [str(name) for name in static.names if "scaled_dot_product" in str(name) and "backward" not in str(name)]
+    assert [name.split("_scaled_dot_product_")[1].split("_attention")[0] for name in found] == (
+        [kernel] if kernel else []
+    )
+
+
+# ---- Convolutions: which kernel runs depends on threads and layouts ----
+
+
+def convolutions(channels_last=False):
+    model = nn.Sequential(
+        nn.Conv2d(3, 64, 3, padding=1),
+        nn.Conv2d(64, 128, 1),
+        nn.ReLU(),
+        nn.Conv2d(128, 64, 1),
+        nn.GELU(),
+        nn.Conv2d(64, 64, 7, padding=3, groups=64),
+        nn.Conv2d(64, 64, 3, padding=1, stride=2, groups=4),
+        nn.Conv2d(64, 40, 3, padding=1, stride=2),
+    )
+    return model.to(memory_format=torch.channels_last) if channels_last else model
+
+
+def pictures(channels_last=False):
+    x = zoo.floats(4, 3, 32, 32)
+    return ((x.to(memory_format=torch.channels_last) if channels_last else x,), {})
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_convolutions(n_threads, channels_last):
+    torch.set_num_threads(n_threads)
+    try:
+        check(lambda: convolutions(channels_last), lambda: pictures(channels_last), optimizer="sgd", ways=(False,))
+    finally:
+        torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize(("n_threads", "kernel"), [(1, "cpu_direct"), (2, "cpu_blocked")])
+def test_the_threads_of_the_step_count_not_those_of_its_analysis(n_threads, kernel):
+    tracer = _trace.Tracer(nn.Sequential(nn.Conv2d(64, 128, 1)), Target("cpu", 0, n_multiprocessors=n_threads))
+    static = tracer.static((zoo.floats(4, 64, 16, 16),), {}, lambda output: output.sum(), None)
+    assert f"aten.convolution.{kernel}" in [str(name) for name in static.names]

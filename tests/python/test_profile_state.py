@@ -72,7 +72,7 @@ def test_nothing_changes(name, way):
     everything = Everything(model, sample, optimizer)
     known = memscale.profile(model, sample, optimizer=optimizer, config=CONFIGS[way], loss=zoo.loss_of)
     everything.check()
-    assert known.source == ("empirical" if way == "empirical" or name in ("mixtral", "lstm") else "static")
+    assert known.source == ("empirical" if way == "empirical" or name == "lstm" else "static")
 
 
 @pytest.mark.parametrize("way", CONFIGS)
@@ -302,7 +302,7 @@ def test_the_reason_is_reported():
     known = memscale.profile(Item(), zoo.floats(4, 8))
     assert known.source == "empirical"
     assert "values" in known.why_empirical
-    assert "meta" in memscale.profile(Numpy(), zoo.floats(4, 8)).why_empirical
+    assert "values" in memscale.profile(Numpy(), zoo.floats(4, 8)).why_empirical
     assert "recurrent" in memscale.profile(zoo.make("lstm"), zoo.batch_of("lstm")[0]).why_empirical
     assert memscale.profile(Custom(), zoo.floats(4, 8)).why_empirical == ""
     assert memscale.predict(Item(), zoo.floats(4, 8)).source == "empirical"
@@ -383,7 +383,10 @@ class Fails(nn.Module):
 @pytest.mark.parametrize("way", CONFIGS)
 @pytest.mark.parametrize("where", ["forward", "backward", "loss"])
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_after_a_failure(way, where, error):
+@pytest.mark.parametrize("here", [False, True], ids=["in a child", "in this process"])
+def test_after_a_failure(way, where, error, here, monkeypatch):
+    if here:
+        monkeypatch.setenv("MEMSCALE_NO_FORK", "1")
     model = Fails(where, error)
     next(model.parameters()).grad = torch.ones(8, 8)
     x = zoo.floats(4, 8)
@@ -394,7 +397,7 @@ def test_after_a_failure(way, where, error):
         return output.sum()
 
     everything = Everything(model, x)
-    expected = memscale.MemScaleError if error is ValueError else KeyboardInterrupt
+    expected = KeyboardInterrupt if here and error is KeyboardInterrupt else memscale.MemScaleError
     with pytest.raises(expected, match="on purpose"):
         memscale.profile(model, x, config=CONFIGS[way], loss=loss)
     everything.check()
@@ -407,7 +410,9 @@ def test_after_a_failure(way, where, error):
 @pytest.mark.parametrize("way", CONFIGS)
 @pytest.mark.parametrize("at", range(0, 60, 7))
 def test_an_interrupt_at_any_operation(at, way, monkeypatch):
-    """Ctrl-C comes when it wants: here at the n-th operation, in forward, backward or the optimizer's step."""
+    """Ctrl-C comes when it wants: here at the n-th operation, in forward, backward or the optimizer's step of a step
+    that runs in this process."""
+    monkeypatch.setenv("MEMSCALE_NO_FORK", "1")
     model = zoo.make("mlp")
     args, _ = zoo.batch_of("mlp")
     everything = Everything(model, args)

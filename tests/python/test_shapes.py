@@ -55,7 +55,7 @@ class Traced:
     def __init__(self, name, autocast=None, inputs=language):
         self.inputs = inputs
         self.tracer = Tracer(zoo.make(name), Target("cuda", 80, autocast))
-        self.maker = _optimizers.maker_of(None, True)
+        self.maker = _optimizers.maker_of((), True)
 
     def at(self, batch, length):
         arguments = ((), self.inputs(batch, length), lambda output: output.loss, self.maker)
@@ -81,7 +81,7 @@ def simulations(profile):
     ("name", "autocast", "shapes", "others"),
     [
         ("llama", None, FITTED, [(5, 31), (9, 130)]),
-        ("t5", torch.bfloat16, FITTED, [(9, 130)]),
+        ("llama", torch.bfloat16, FITTED, [(9, 130)]),
     ],
 )
 def test_unseen_shapes_are_exact(name, autocast, shapes, others):

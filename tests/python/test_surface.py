@@ -104,14 +104,15 @@ def test_public_names_of_plan_and_executor():
     from memscale.plans import Plan
 
     assert [n for n in vars(Plan) if not n.startswith("_")] == [
-        "settled", "n_recomputed", "n_changed", "explain", "pareto", "to_html", "to_json", "from_json", "check_units",
+        "n_recomputed", "n_changed", "explain", "pareto", "to_html", "to_json", "from_json", "check_units",
         "groups", "describe",
     ]  # fmt: skip
     assert [n for n in vars(Executor) if not n.startswith("_")] == [
-        "attach", "detach", "begin_forward", "end_forward", "recomputes", "run_unit", "recompute", "log_use_cache",
+        "attach", "reattach", "detach", "leave_modules", "see_step", "begin_forward", "end_forward", "recomputes",
+        "run_unit", "recompute", "log_use_cache",
     ]  # fmt: skip
     attributes = vars(Executor(zoo.make("mlp"), memscale.Config()))
-    assert [n for n in attributes if not n.startswith("_")] == ["model", "config", "attached", "in_context", "plan"]
+    assert [n for n in attributes if not n.startswith("_")] == ["model", "config", "plan", "attached", "in_context"]
 
 
 def test_commands():

@@ -20,6 +20,7 @@
     X(json_read)                                                                                                       \
     X(json_write)                                                                                                      \
     X(prim)                                                                                                            \
+    X(child)                                                                                                           \
     X(gpu)                                                                                                             \
     X(program)                                                                                                         \
     X(kernels)                                                                                                         \
@@ -53,7 +54,7 @@
     X(shape_plans)                                                                                                     \
     X(plan)                                                                                                            \
     X(plan_json)                                                                                                       \
-    X(shape_plans) X(settings) X(advise) X(predict) X(fit_shapes)
+    X(shape_plans) X(settings) X(advise) X(predict) X(fit_shapes) X(watched)
 
 #define DECLARE_SUITE(subject) extern const test_suite subject##_suite;
 SUITE_LIST(DECLARE_SUITE)

@@ -1,6 +1,9 @@
 /* plans.h - small models for the tests of plans, all of whose figures are known.
  *
- * Bytes are exact.
+ * Their step: what is resident, then the forward of each unit, which allocates its inputs and what else it saves; the
+ * loss, which allocates what is kept outside of units; then each unit's backward, which frees what the unit saved. A
+ * recomputed unit holds its inputs only. On the device below, a unit's forward takes a nanosecond for each byte that it
+ * saves and for each of its rows, its backward takes twice that, and bytes are exact.
  */
 #ifndef TESTS_PLANS_H
 #define TESTS_PLANS_H
@@ -9,28 +12,24 @@
 
 #define KB ((int64_t)1024)
 
-/* A unit without parameters: its cost is the bytes it saves. */
+extern const ms_device exact_device;
+
+/* A unit without parameters or rows: its forward takes as many nanoseconds as it saves bytes. */
 static inline ms_unit plain_unit(const char *name, int64_t saved_bytes, int64_t input_bytes) {
     return (ms_unit){
         .name = name, .saved_bytes = saved_bytes, .input_bytes = input_bytes, .flags = MS_UNIT_ELIGIBLE | MS_UNIT_RUN};
 }
 
+/* A profile of these units, with their flags: units without MS_UNIT_RUN are not in the step. Errors: as
+ * ms_profile_from_traces. */
+ms_status try_profile_with(const ms_unit *units, int64_t n_units, int64_t resident_bytes, int64_t outside_bytes,
+                           ms_profile **out);
+ms_profile *profile_with(const ms_unit *units, int64_t n_units, int64_t resident_bytes, int64_t outside_bytes);
+
 /* Four equal units: with the profile below, a peak of 1450 KB when nothing is done. */
 static inline void equal_units(ms_unit units[4]) {
     static const char *const names[] = {"layers.0", "layers.1", "layers.2", "layers.3"};
     for (int i = 0; i < 4; i++) units[i] = plain_unit(names[i], 100 * KB, 10 * KB);
-}
-
-static inline ms_profile *profile_with(const ms_unit *units, int64_t n_units, int64_t resident_bytes,
-                                       int64_t outside_bytes) {
-    ms_profile_view view = {.struct_bytes = sizeof view,
-                            .units = units,
-                            .n_units = n_units,
-                            .resident_bytes = resident_bytes,
-                            .outside_bytes = outside_bytes};
-    ms_profile *profile = NULL;
-    CHECK_STATUS(ms_profile_create(&view, &profile), MS_OK);
-    return profile;
 }
 
 /* 1000 KB resident, 50 KB outside of units. */
@@ -47,6 +46,7 @@ static inline ms_profile *equal_profile(void) {
 static inline ms_plan_request request_of(const ms_profile *profile, int64_t budget_bytes, uint32_t flags) {
     return (ms_plan_request){.struct_bytes = sizeof(ms_plan_request),
                              .profile = profile,
+                             .device = &exact_device,
                              .budget_bytes = budget_bytes,
                              .slowdown_ppm = -1,
                              .actions = 1U << MS_ACTION_RECOMPUTE,

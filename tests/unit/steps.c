@@ -49,6 +49,8 @@ int64_t take(script *s, int64_t n_bytes) { return take_as(s, MS_CATEGORY_ACTIVAT
 
 void give(script *s, int64_t storage) { say(s, MS_TRACE_FREE, storage, 0); }
 
+void save(script *s, int64_t storage, int64_t number) { say(s, MS_TRACE_SAVE, storage, number); }
+
 ms_trace trace_of(const script *s) {
     return (ms_trace){.struct_bytes = sizeof(ms_trace),
                       .events = s->events,
@@ -129,19 +131,42 @@ void two_units(script *s, bool recomputed) {
     in_phase(s, MS_PHASE_END);
 }
 
-ms_status try_profile(const script *kept, const script *recomputed, ms_profile **out) {
+void two_watched_units(script *s) {
+    script silent;
+    int64_t repeated = -1, n_saves = 0;
+    two_units(&silent, true);
+    *s = silent;
+    s->n_events = 0;
+    for (int64_t i = 0; i < silent.n_events; i++) {
+        ms_trace_event event = silent.events[i];
+        if (event.kind == MS_TRACE_RECOMPUTE) repeated = event.a;
+        say(s, event.kind, event.a, event.b);
+        if (event.kind == MS_TRACE_ALLOC && event.b == 4096) save(s, event.a, repeated < 0 ? n_saves++ : repeated);
+    }
+}
+
+static ms_profile_request request_of(const ms_trace *plain, const ms_trace *recomputed) {
     static const char *const names[] = {"layers.0", "layers.1"};
     static const int64_t sizes[] = {1024, 1024};
+    return (ms_profile_request){.struct_bytes = sizeof(ms_profile_request),
+                                .unit_names = names,
+                                .unit_param_bytes = sizes,
+                                .n_units = 2,
+                                .plain = plain,
+                                .recomputed = recomputed,
+                                .batch = 4,
+                                .length = 128};
+}
+
+ms_status try_profile(const script *kept, const script *recomputed, ms_profile **out) {
     ms_trace first = trace_of(kept), second = recomputed == NULL ? (ms_trace){0} : trace_of(recomputed);
-    ms_profile_request request = {.struct_bytes = sizeof request,
-                                  .unit_names = names,
-                                  .unit_param_bytes = sizes,
-                                  .n_units = 2,
-                                  .plain = &first,
-                                  .recomputed = recomputed == NULL ? NULL : &second,
-                                  .batch = 4,
-                                  .length = 128};
+    ms_profile_request request = request_of(&first, recomputed == NULL ? NULL : &second);
     return ms_profile_from_traces(&request, out);
+}
+
+ms_status try_watched_profile(const ms_trace *watched, const ms_trace *plain, ms_profile **out) {
+    ms_profile_request request = request_of(plain, watched);
+    return ms_profile_from_watched_trace(&request, out);
 }
 
 ms_profile *profile_of_scripts(const script *kept, const script *recomputed) {

@@ -16,7 +16,7 @@
 #include "profile/profile.h"
 #include "runner.h"
 
-#define SCRIPT_ITEMS 1024
+#define SCRIPT_ITEMS 2048
 
 typedef struct script {
     ms_trace_event events[SCRIPT_ITEMS];
@@ -39,11 +39,18 @@ void output(script *s, int64_t rows, int64_t columns);
 int64_t take(script *s, int64_t n_bytes);
 int64_t take_as(script *s, int64_t category, int64_t n_bytes);
 void give(script *s, int64_t storage);
+void save(script *s, int64_t storage, int64_t number);
 
 ms_trace trace_of(const script *s);
 
 /* The small model; `recomputed`: its units are recomputed. */
 void two_units(script *s, bool recomputed);
+
+/* The same, recomputed, with what its units save: number n is of unit n. */
+void two_watched_units(script *s);
+
+/* What ms_profile_from_watched_trace makes of a trace of two units; `plain` should be NULL. */
+ms_status try_watched_profile(const ms_trace *watched, const ms_trace *plain, ms_profile **out);
 
 /* The profile that ms_profile_from_traces makes from scripts of two units; `recomputed` may be NULL. */
 ms_status try_profile(const script *kept, const script *recomputed, ms_profile **out);

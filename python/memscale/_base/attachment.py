@@ -23,6 +23,8 @@ _HOOK_TABLES = {
 }
 _MISSING = object()
 
+HANDLE = "_memscale_executor"  # the attribute of a wrapped model that holds its executor
+
 # Modules that an attachment has changed. A second attachment on top could not be undone in any order.
 touched_modules: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 

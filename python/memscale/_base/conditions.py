@@ -20,6 +20,8 @@ from typing import Any
 import torch
 
 from .. import _core
+from .elsewhere import Elsewhere
+from .generators import NotedGenerator, owned_kind
 
 # Switches that a user may set around forward only. Autocast by device type; the others as (read, write).
 _DEVICE_TYPES = ("cpu", "cuda")
@@ -115,6 +117,9 @@ def bind() -> None:
             "python_random": random._inst,  # type: ignore[attr-defined]
             "note_python": _Python,
             "note_numpy": _Numpy,
+            "note_owned": NotedGenerator,
+            "owned_kind": owned_kind,
+            "note_elsewhere": Elsewhere,
             **{f"get_{name}": inspect.getattr_static(torch.Tensor, name) for name in _TENSOR_ATTRIBUTES},
         }
     )

@@ -29,9 +29,10 @@ from .._base.conditions import same_bits
 from .._base.log import INFO, WARNING, core_messages
 from .._base.require import MINIMUM, parse_version
 from .._hw import gpu as gpus
+from .._plan.dry_run import plan
 from .._show.terminal import DIM, GREEN, PLAIN, RED, Progress, flush, has_colour, lines, write
 from .._show.text import bandwidth, cuda_version, size
-from ..api import detach, executor_of, wrap
+from ..api import detach, wrap
 from ..config import Config
 from ..plans import Plan
 
@@ -333,7 +334,7 @@ def _training(device: torch.device) -> str:
         wrapped = copy.deepcopy(plain)
         x, y = torch.randn(4, 16, 8).to(device), torch.randn(4, 16, 8).to(device)
         expected = _train(plain, x, y)
-        layers = _recompute_everything(wrapped)
+        layers = _recompute_everything(wrapped, x)
         before = _core.set_observer(lambda unit: names.append(unit.name))
         try:
             actual = _train(wrapped, x, y)
@@ -348,16 +349,13 @@ def _training(device: torch.device) -> str:
     return f"{_STEPS} steps, {len(layers)} layers recomputed, losses and gradients equal bit for bit"
 
 
-def _recompute_everything(model: nn.Module) -> set[str]:
-    """Wrap with the plan that recomputes every layer; the names of the layers."""
-    config = Config(enable_logging=False)
-    wrap(model, config)
-    executor = executor_of(model)
-    assert executor is not None
-    plan = Plan.from_json(executor.plan.to_json())
-    detach(model)
-    wrap(model, config, plan=plan)
-    return {name for name, techniques in plan.layers.items() if "recompute" in techniques}
+def _recompute_everything(model: nn.Module, x: torch.Tensor) -> set[str]:
+    """Wrap with a plan that recomputes every layer; the names of the layers."""
+    document = json.loads(plan(model, x).to_json())
+    for unit in document["units"]:
+        unit["action"] = "recompute"
+    wrap(model, Config(enable_logging=False), plan=Plan.from_json(json.dumps(document)))
+    return {unit["name"] for unit in document["units"]}
 
 
 Step = dict[str, torch.Tensor]

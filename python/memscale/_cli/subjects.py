@@ -26,6 +26,7 @@ from .._base.step_kinds import DEFAULT_OPTIMIZER
 from .._core import Device, tensors_in
 from .._hw import devices
 from .._show.text import quantity, size
+from .._trace.child import ForeignError
 from .._trace.twin_optimizer import make_optimizer
 from ..errors import MemScaleError
 from ..profiles import Profile, profile
@@ -309,7 +310,8 @@ def trace(options: StepOptions, step: Step, precision: str, optimizer: str | Non
             return profile(step.model, step.sample, optimizer=used, precision=precision, device=options.gpu or "cuda")
     except MemScaleError as error:
         cause = error.__cause__
-        why = str(error) if cause is None else str(cause) if isinstance(cause, MemScaleError) else describe(cause)
+        is_text = isinstance(cause, (MemScaleError, ForeignError))
+        why = str(error) if cause is None else str(cause) if is_text else describe(cause)
         hint = " (those of indices are known if they are made with device='cpu')" if "values of tensors" in why else ""
         raise MemScaleError(f"a step of {options.model} cannot be traced: {why}{hint}") from error
     except (TypeError, ValueError, RuntimeError) as error:

@@ -37,7 +37,10 @@
     X(cuda)                 /* torch.cuda: its default_generators */                                                   \
     X(python_random)        /* random._inst */                                                                         \
     X(note_python)          /* () -> the whole state of Python's random, with moved() and restore() */                 \
-    X(note_numpy)           /* () -> the same for numpy's global generator */
+    X(note_numpy)           /* () -> the same for numpy's global generator */                                          \
+    X(note_owned)           /* (generator) -> the same for one of theirs that a module owns */                         \
+    X(owned_kind)           /* (type) -> what a module owns with such an object, see owned.c */                        \
+    X(note_elsewhere)       /* (modules) -> what they share with others; its undo() -> what changed, or None */
 
 /* Attributes of tensors that are read for each of them. bind() is given torch's own descriptor of each, as get_NAME.
  */
@@ -95,6 +98,7 @@
     X(element_size)                                                                                                    \
     X(_backward_hooks)                                                                                                 \
     X(run)                                                                                                             \
+    X(undo)                                                                                                            \
     X(dropout)                                                                                                         \
     X(num_layers)                                                                                                      \
     X(__name__)
@@ -131,6 +135,7 @@ typedef struct core_state {
     PyObject *observer;      /* called with each unit that is recomputed, or NULL */
     PyObject *last_switches; /* the tuple that was noted last, shared while nothing changes */
     PyObject *numpy_random;  /* interned "numpy.random" */
+    PyObject *owned_kinds;   /* dict: what owned_kind() said, by type; NULL: nothing yet */
     core_raw raw_python, raw_numpy;
     int numpy_probed;
 #define CORE_FIELD(name) PyObject *name;

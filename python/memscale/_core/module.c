@@ -193,9 +193,6 @@ PyDoc_STRVAR(find_units_doc, "find_units(parents, class_hashes, own_hashes, para
                              "The units of a model as tuples (index, UNIT_BLOCK or 0). Arguments are bytes of 64-bit "
                              "integers, flags of 32.");
 PyDoc_STRVAR(hash64_doc, "hash64(data)\n--\n\nA stable 64-bit hash of bytes.");
-PyDoc_STRVAR(profile_from_units_doc, "profile_from_units(units, resident_bytes, outside_bytes)\n--\n\n"
-                                     "A profile without a step. units: tuples (name, param_bytes, saved_bytes, "
-                                     "input_bytes, n_rows, flags).");
 PyDoc_STRVAR(fit_shapes_doc, "fit_shapes(batch, length)\n--\n\n"
                              "Shapes (batch, length) at which a step is profiled for profile_fit().");
 PyDoc_STRVAR(next_batch_doc,
@@ -205,16 +202,20 @@ PyDoc_STRVAR(next_batch_doc,
 PyDoc_STRVAR(plan_from_json_doc, "plan_from_json(text)\n--\n\nA plan that was saved by Plan.to_json().");
 PyDoc_STRVAR(profile_from_traces_doc, "profile_from_traces(names, param_bytes, flags, plain, recomputed, shape)\n--\n\n"
                                       "A profile from the traces of a step; the second may be None.");
+PyDoc_STRVAR(
+    profile_from_watched_doc,
+    "profile_from_watched(names, param_bytes, flags, trace, shape)\n--\n\n"
+    "A profile from the trace of a step whose units were recomputed and told what autograd saved (TRACE_SAVE).");
 PyDoc_STRVAR(profile_from_json_doc, "profile_from_json(text)\n--\n\nA profile that was saved by Profile.to_json().");
 PyDoc_STRVAR(profile_fit_doc,
              "profile_fit(profiles)\n--\n\n"
              "One profile for all shapes, from a list of profiles at a few; the last one checks the fit.");
 
-PyDoc_STRVAR(run_in_child_doc,
-             "run_in_child(function, *, quiet_seconds, limit_seconds, memory_bytes=0)\n--\n\n"
-             "Call function() in a throw-away copy of this process, and return the bytes that it returns. Raises "
-             "MemScaleError if no such process can be had, OSError if it ended without an answer, ValueError if it "
-             "took too long.");
+PyDoc_STRVAR(run_in_children_doc,
+             "run_in_children(functions, *, quiet_seconds, limit_seconds, memory_bytes=0)\n--\n\n"
+             "Call each of a tuple of functions in a throw-away copy of this process, and return a list of the bytes "
+             "that they return. In place of bytes: a MemScaleError if no such process can be had, an OSError if it "
+             "ended without an answer, a ValueError if it took too long.");
 
 #define FAST(function) ((PyCFunction)(void (*)(void))(function))
 
@@ -236,9 +237,9 @@ static PyMethodDef functions[] = {
     {"find_units", FAST(core_find_units), METH_FASTCALL, find_units_doc},
     {"hash64", core_hash64, METH_O, hash64_doc},
     {"checksum", core_checksum, METH_O, checksum_doc},
-    {"profile_from_units", FAST(core_profile_from_units), METH_FASTCALL, profile_from_units_doc},
     {"plan_from_json", core_plan_from_json, METH_O, plan_from_json_doc},
     {"profile_from_traces", FAST(core_profile_from_traces), METH_FASTCALL, profile_from_traces_doc},
+    {"profile_from_watched", FAST(core_profile_from_watched), METH_FASTCALL, profile_from_watched_doc},
     {"profile_from_json", core_profile_from_json, METH_O, profile_from_json_doc},
     {"format_bytes", core_format_bytes, METH_O, PyDoc_STR("format_bytes(n)\n--\n\nA size for people: 10.6 GB.")},
     {"format_ns", core_format_ns, METH_O, PyDoc_STR("format_ns(n)\n--\n\nA time for people: 7.70 ms.")},
@@ -246,7 +247,7 @@ static PyMethodDef functions[] = {
      PyDoc_STR("format_place(phase, layer)\n--\n\nWhere in a step something happens: in backward of lm_head.")},
     {"fit_shapes", FAST(core_fit_shapes), METH_FASTCALL, fit_shapes_doc},
     {"next_batch", FAST(core_next_batch), METH_VARARGS | METH_KEYWORDS, next_batch_doc},
-    {"run_in_child", FAST(core_run_in_child), METH_VARARGS | METH_KEYWORDS, run_in_child_doc},
+    {"run_in_children", FAST(core_run_in_children), METH_VARARGS | METH_KEYWORDS, run_in_children_doc},
     {"profile_fit", core_profile_fit, METH_O, profile_fit_doc},
     {NULL, NULL, 0, NULL},
 };
@@ -259,8 +260,6 @@ static int add_constants(PyObject *module) {
         {"MODULE_LIST", MS_MODULE_LIST},
         {"MODULE_CALLED", MS_MODULE_CALLED},
         {"MODULE_OPAQUE", MS_MODULE_OPAQUE},
-        {"UNIT_ELIGIBLE", MS_UNIT_ELIGIBLE},
-        {"UNIT_RUN", MS_UNIT_RUN},
         {"UNIT_BLOCK", MS_UNIT_BLOCK},
         {"ACTION_KEEP", MS_ACTION_KEEP},
         {"MODEL_HALF", MS_MODEL_HALF},
@@ -275,6 +274,7 @@ static int add_constants(PyObject *module) {
         {"TRACE_UNIT", MS_TRACE_UNIT},
         {"TRACE_PHASE", MS_TRACE_PHASE},
         {"TRACE_RECOMPUTE", MS_TRACE_RECOMPUTE},
+        {"TRACE_SAVE", MS_TRACE_SAVE},
         {"SIMULATE_ALLOCATOR", MS_SIMULATE_ALLOCATOR},
         {"SIMULATE_ENGINE_THREAD", MS_SIMULATE_ENGINE_THREAD},
         {"SIMULATE_FUSED", MS_SIMULATE_FUSED},
@@ -355,6 +355,7 @@ static int exec_module(PyObject *module) {
     X(observer)                                                                                                        \
     X(last_switches)                                                                                                   \
     X(numpy_random)                                                                                                    \
+    X(owned_kinds)                                                                                                     \
     X(raw_python.owner)                                                                                                \
     X(raw_python.last)                                                                                                 \
     X(raw_numpy.owner)                                                                                                 \

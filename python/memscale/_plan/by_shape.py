@@ -14,6 +14,7 @@ from torch import nn
 
 from .. import _core
 from .._hw import devices
+from .._trace.profiling import Runs
 from .._trace.sample import Sizes, resized, shape_of, sizes_of
 from ..config import Config
 from ..errors import BudgetError, MemScaleError
@@ -24,38 +25,63 @@ from .request import Request
 from .steps import StepChange, Steps
 
 Input = tuple[tuple[Any, ...], dict[str, Any]]  # positional and keyword
+Optimizers = tuple[torch.optim.Optimizer, ...]  # none: AdamW is assumed
 
 
-def can_profile(model: nn.Module, config: Config) -> bool:
-    """May a step of this model be analysed without running it? Not if it is spread over devices."""
+def why_not_static(model: nn.Module, config: Config) -> str:
+    """Why a step of this model cannot be analysed without running it; "": it can."""
     places = {p.device for p in model.parameters()}
-    return config.use_static_profiling and len(places) == 1 and next(iter(places)).type in ("cpu", "cuda")
+    if not config.use_static_profiling:
+        return "config.use_static_profiling is off"
+    if len(places) != 1:
+        return f"the model is on {len(places)} devices"
+    kind = next(iter(places)).type
+    return "" if kind in ("cpu", "cuda") else f"the model is on the device '{kind}'"
 
 
 class StepProfiler:
     """Profiles the steps of one model without running them.
 
     Attributes:
+        optimizers: that update the model, as far as they are known.
         input: the input that is being planned for.
+        is_static: can its steps be analysed without running them?
+        called: the module whose forward a step calls.
         seconds: that the last profile took.
     """
 
-    def __init__(self, model: nn.Module, config: Config, optimizer: torch.optim.Optimizer | None) -> None:
+    def __init__(self, model: nn.Module, config: Config, optimizers: Optimizers) -> None:
         self._model = model
-        self._config = config.replace(use_static_profiling=True, use_empirical_fallback=False)
-        self._optimizer = optimizer
+        self._config = config.replace(use_static_profiling=True)
+        self.optimizers = optimizers
+        self.called: nn.Module = model
         self.input: Input = (), {}
+        self.is_static = True
         self.seconds = 0.0
 
-    def profile(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, shapes: bool = False) -> Profile:
+    def profile(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], *, shapes: bool = False, is_sample: bool = False
+    ) -> Profile:
         """The step with these inputs. Raises MemScaleError or ValueError if it cannot be analysed."""
         start = time.monotonic()
-        profile = profile_step(self._model, args, kwargs, self._optimizer, self._config, shapes=shapes, quietly=True)
+        runs = Runs.IN_CHILD if is_sample else Runs.NEVER
+        profile = profile_step(
+            self._model,
+            args,
+            kwargs,
+            self.optimizers,
+            self._config,
+            called=self.called,
+            shapes=shapes,
+            runs=runs,
+        )
         self.seconds = time.monotonic() - start
         return profile
 
     def answer(self, all_shapes: bool) -> _core.Profile | None:
         """Called by the engine while it plans: the step with the current input, or None if it cannot be analysed."""
+        if not self.is_static:
+            return None
         try:
             return self.profile(*self.input, shapes=all_shapes).core
         except (MemScaleError, ValueError):
@@ -67,43 +93,102 @@ class Planner:
 
     Attributes:
         request: what the engine is asked for.
-        profile: that plans are made from; None before the first step was analysed.
-        sizes: of the last inputs.
+        profile: that plans are made from; None before a step was analysed or watched.
     """
 
-    def __init__(self, model: nn.Module, config: Config, optimizer: torch.optim.Optimizer | None) -> None:
+    def __init__(self, model: nn.Module, config: Config, optimizers: Optimizers) -> None:
         self.config = config
         self.request = Request(config, devices.find(None, model))
         self.profile: Profile | None = None
-        self.sizes: Sizes = ()
-        self._profiler = StepProfiler(model, config, optimizer)
+        self._profiler = StepProfiler(model, config, optimizers)
+        self._core: _core.Profile | None = None  # the same, or one for all shapes
+        self._excluded: set[str] = set()
         self._first_sizes: Sizes = ()
         self._first_shape = (0, 0)
-        self._plans: _core.ShapePlans | None = None
+        self._plans: dict[bool, _core.ShapePlans] = {}  # by whether gradients are held
 
-    def settle(self, args: tuple[Any, ...], kwargs: dict[str, Any], excluded: set[str]) -> Plan:
-        """The plan for a step with these inputs, from a profile that runs nothing.
+    @property
+    def optimizers(self) -> Optimizers:
+        return self._profiler.optimizers
+
+    @optimizers.setter
+    def optimizers(self, optimizers: Optimizers) -> None:
+        self._profiler.optimizers = optimizers
+        self.profile = None
+
+    def analyse(
+        self, called: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_sample: bool = False
+    ) -> None:
+        """Profile the step that calls this module with these inputs, running nothing here.
+
+        Args:
+            called: the model, or one of its modules.
+            args, kwargs: the inputs.
+            is_sample: no step with them follows: where it cannot be analysed statically, it runs in a child, if the
+                model is on a CPU.
 
         Raises:
-            MemScaleError: the step cannot be analysed; BudgetError: no plan fits.
+            NotAnalysedError: it cannot be analysed so; MemScaleError: the model does not run on the sample.
         """
-        self.profile = self._profiler.profile(args, kwargs)
-        self.sizes = sizes_of(args, kwargs)
-        self._first_sizes, self._first_shape = self.sizes, shape_of(args, kwargs)
-        self._plans = None
-        try:
-            return self.plan_again(excluded)
-        except BudgetError as error:
-            raise self._advised(error, args, kwargs) from None
+        self._profiler.called = called
+        self.adopt(self._profiler.profile(args, kwargs, is_sample=is_sample), args, kwargs)
 
-    def plan_again(self, excluded: set[str]) -> Plan:
-        """A new plan in which these layers are kept."""
+    def forget(self) -> None:
+        """The step is another than the one that was profiled."""
+        self.profile = None
+
+    def adopt(self, profile: Profile, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Plan from this profile of the step with these inputs."""
+        self.profile, self._core = profile, profile.core
+        self._profiler.is_static = profile.source == "static"
+        self._first_sizes, self._first_shape = sizes_of(args, kwargs), shape_of(args, kwargs)
+        self._plans.clear()
+
+    def exclude(self, names: set[str]) -> None:
+        """Keep these layers in all plans that are made from now on."""
+        if names != self._excluded:
+            self._excluded = set(names)
+            for plans in self._plans.values():
+                self._core = plans.profile()
+            self._plans.clear()
+
+    def at(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, held: bool = False) -> Plan:
+        """The plan for a step with these inputs, by their sizes: the same object for the same plan.
+
+        Args:
+            args, kwargs: the inputs.
+            held: gradients exist when the step begins, and stay: they are accumulated, or set to zero.
+
+        Raises:
+            BudgetError: no plan fits such a step.
+        """
+        if held not in self._plans:
+            try:
+                self._plans[held] = self._first_plan(held)
+            except BudgetError as error:
+                raise self._advised(error, args, kwargs) from None
+        self._profiler.input = args, kwargs
+        try:
+            plan: Plan = self._plans[held].find(sizes_of(args, kwargs), shape_of(args, kwargs))
+            return plan
+        finally:
+            self._profiler.input = (), {}
+
+    def first(self, *, held: bool = False) -> Plan:
+        """The plan for the inputs that were profiled. Raises BudgetError if none fits."""
+        if held not in self._plans:
+            self._plans[held] = self._first_plan(held)
+        plan: Plan = self._plans[held].find(self._first_sizes, self._first_shape)
+        return plan
+
+    def _first_plan(self, held: bool) -> _core.ShapePlans:
+        """The plans by shape, with that for the inputs of the profile."""
         assert self.profile is not None
-        core = self.profile.core if self._plans is None else self._plans.profile()
-        may_change = bytes(unit.name not in excluded for unit in self.profile.units)
-        fused = self.profile.fused
-        plan = self.request.create(core, may_change=may_change, fused=fused)
-        self._plans = _core.ShapePlans(
+        assert self._core is not None
+        core, fused = self._core, self.profile.fused
+        may_change = bytes(unit.name not in self._excluded for unit in self.profile.units)
+        plan = self.request.create(core, may_change=may_change, fused=fused, held=held)
+        return _core.ShapePlans(
             request=self.request.core,
             plan=plan.core,
             profile=core,
@@ -113,25 +198,14 @@ class Planner:
             wrap=lambda other: plan if other is plan.core else Plan(other),
             may_change=may_change,
             fused=fused,
+            held=held,
         )
-        return plan
-
-    def at(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
-        """The plan for a step with these inputs, by their sizes: the same object for the same plan.
-
-        Raises:
-            BudgetError: no plan fits such a step.
-        """
-        assert self._plans is not None
-        self._profiler.input = args, kwargs
-        try:
-            plan: Plan = self._plans.find(sizes_of(args, kwargs), shape_of(args, kwargs))
-            return plan
-        finally:
-            self._profiler.input = (), {}
 
     def _advised(self, error: BudgetError, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BudgetError:
         """The same error, and what would fit."""
+        assert self.profile is not None
+        if self.profile.source != "static":
+            return error
         shape = shape_of(args, kwargs)
 
         def trace(change: StepChange) -> Profile:

@@ -70,7 +70,8 @@ def plan(
         xs, named = (args, kwargs) if change.batch is None else resized((args, kwargs), shape, new)
         how = settings if change == StepChange() else only_static
         chosen = change.precision or precision
-        return profile_step(model, xs, named, optimizer, how, loss=loss, precision=chosen, device=device)
+        optimizers = () if optimizer is None else (optimizer,)
+        return profile_step(model, xs, named, optimizers, how, loss=loss, precision=chosen, device=device)
 
     steps = Steps(trace, shape[0], can_be_half=is_whole(model, precision))
     return make_plan(steps, settings, where)

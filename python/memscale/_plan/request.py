@@ -57,7 +57,7 @@ class Request:
         may_change: Iterable[object] | None = None,
         *,
         fused: bool = False,
-        provisional: bool = False,
+        held: bool = False,
     ) -> Plan:
         """The plan for a step.
 
@@ -66,16 +66,14 @@ class Request:
             half: of the same step in 16 bits.
             may_change: for each unit of the profile, whether anything may be done to it; None: as in the profile.
             fused: the optimizer needs no temporaries; a :class:`Profile` knows that itself.
-            provisional: no decision: every layer that may be is recomputed.
+            held: gradients exist when the step begins, and stay.
 
         Raises:
             BudgetError: no plan fits the budget.
         """
         step = StepArguments(profile, half if self.half else None, may_change, fused=fused)
-        core = self.core.plan(
-            step.profile, half=step.half, may_change=step.may_change, fused=step.fused, recompute_all=provisional
-        )
-        return Plan(core, provisional=provisional, trade=lambda n_points: self._points(step, n_points))
+        core = self.core.plan(step.profile, half=step.half, may_change=step.may_change, fused=step.fused, held=held)
+        return Plan(core, trade=lambda n_points: self._points(step, n_points))
 
     def pareto(
         self,

@@ -1,8 +1,8 @@
 """The executor: attaches a plan to a model, runs it, and takes it off again.
 
 Life of an attachment: the plan is made from a static profile of the step, in ``wrap`` if there is a sample input, else
-when the first training forward begins. Where a step cannot be analysed without running it, ``fallback.py`` takes over:
-every unit is recomputed until the first forward has been measured. All state of a step is in the autograd graph and
+when the first training forward begins. A step that cannot be analysed so is watched: it runs with every unit recomputed
+and is traced meanwhile (``_trace/watch.py``), and the plan follows it. All state of a step is in the autograd graph and
 dies with it.
 """
 
@@ -17,23 +17,24 @@ import torch
 from torch import nn
 
 from .. import _core
-from .._base.attachment import Attachment
+from .._base.attachment import HANDLE, Attachment
 from .._base.log import Log
 from .._base.vocabulary import ACTIONS, MODEL_OPTIONS
 from .._hw.memory import host, main_device
-from .._plan.by_shape import Planner, can_profile
+from .._plan.by_shape import Planner, why_not_static
 from .._show.text import size
-from .._trace.model_modules import find_units, param_bytes, takes_use_cache
+from .._trace.model_modules import StepModule, find_flagged_units, param_bytes, step_module, takes_use_cache
+from .._trace.profiling import NotAnalysedError
 from .._trace.sample import Sizes, sizes_of
+from .._trace.twin_optimizer import find_optimizers, is_fused, updates
 from ..config import Config
 from ..errors import BudgetError, MemScaleError, MemScaleWarning
 from ..plans import Plan
-from .fallback import Fallback
-from .hooks import ForwardBegins, ForwardEnds, UseCacheOff, active_hooks, may_hook, refuse_data_parallel
+from ..profiles import Profile
+from .hooks import ForwardBegins, ForwardEnds, StepHook, UseCacheOff, active_hooks, may_hook, refuse_data_parallel
 from .recomputation import Unit
 from .torch_state import AllocatorCap, BackwardOnCallingThread, is_on_one_gpu
-
-HANDLE = "_memscale_executor"
+from .watching import Watching
 
 
 class Executor:
@@ -42,50 +43,74 @@ class Executor:
     Attributes:
         model: the model it is attached to.
         config: the settings.
-        plan: what is done to each layer.
+        plan: what is done to each layer; None until the step is known: from the first training forward on or, where
+            the step has to be watched, from the one after it.
         attached: is it still attached?
     """
 
     def __init__(self, model: nn.Module, config: Config, optimizer: torch.optim.Optimizer | None = None) -> None:
         self.model = model
         self.config = config
+        self.plan: Plan | None = None
         self.attached = False
         self.in_context = False  # inside an optimize() block
         self._attachment = Attachment()
-        self._units = [Unit(name, module, param_bytes(module)) for name, module in find_units(model).items()]
+        found = find_flagged_units(model)
+        self._units = [Unit(name, module, param_bytes(module)) for name, module, _ in found]
+        self._trainable = [p for p in model.parameters() if p.requires_grad]
         self._device = main_device(model)
         self._cap: AllocatorCap | None = None
         self._backward = BackwardOnCallingThread() if is_on_one_gpu(model) else None
         self._log: Log | None = None
         self._logged: set[str] = set()
-        self._planner = Planner(model, config, optimizer)
-        self._can_profile = can_profile(model, config)
+        self._planner = Planner(model, config, () if optimizer is None else (optimizer,))
+        self._step = StepModule(model)
         self._analysing = False  # while a step is analysed, units run as without MemScale
-        self._fallback = Fallback(model, config, self._units, self._planner.request, optimizer)
-        self.plan = self._fallback.plan(provisional=True)
+        self._is_given = False  # the plan is the user's
+        self._why_watched = why_not_static(model, config)  # "": the step can be analysed without running it
+        self._watching = Watching(model, self._units, [flags for *_, flags in found], self._device, config.warmup_steps)
+        self._planned_for: tuple[Sizes, bool] | None = None  # sizes of inputs, and whether gradients were held
+        self._step_hook: StepHook | None = None
 
     # Attaching and detaching
 
     def attach(self, sample: tuple[tuple[Any, ...], dict[str, Any]] | None = None, plan: Plan | None = None) -> None:
-        """Attach to the model. With a sample (positional and keyword inputs) the plan is settled at once."""
+        """Attach to the model. With a sample (positional and keyword inputs) the plan is made at once."""
         if plan is not None:
-            plan.check_units(self._fallback.rows())
+            plan.check_units([(unit.name, unit.param_bytes) for unit in self._units])
             _check_techniques(plan)
+        self._check_profiling()
         self._log = Log(self.config)
         try:
             self._attach_modules()
             self._log_hardware()
             if self.config.memory_budget_gb is not None and self._device.type == "cuda":
                 self._cap = AllocatorCap(self._device, self._planner.request.budget_bytes)
-            self._apply(self.plan if plan is None else plan.settled())
-            if plan is None and sample is not None:
-                if not self._settle_statically(*sample):
-                    self._fallback.run_sample(*sample, self._settle_if_provisional)
+            self._is_given = plan is not None
+            if plan is not None:
+                self._apply(plan)
+                self._info("plan: %s", plan.describe())
+            elif sample is not None and self._analyse(step_module(self.model), *sample, is_sample=True):
+                self._replan(*sample, held=False)
             else:
-                self._info("plan: %s", self.plan.describe())
+                self._info("the plan is made when the first batch has been seen")
         except BaseException:
             self._undo()
             raise
+
+    def reattach(self) -> None:
+        """Attach again after a detach, with everything as it was."""
+        self._log = Log(self.config)
+        self._attach_modules()
+        if self.config.memory_budget_gb is not None and self._device.type == "cuda":
+            self._cap = AllocatorCap(self._device, self._planner.request.budget_bytes)
+
+    def _check_profiling(self) -> None:
+        """Where a step can be neither analysed nor watched, nothing can be planned."""
+        if self._why_watched and not self.config.use_empirical_fallback:
+            raise MemScaleError(
+                f"the step cannot be analysed ({self._why_watched}), and config.use_empirical_fallback is off"
+            )
 
     def _attach_modules(self) -> None:
         self.attached = True
@@ -95,8 +120,9 @@ class Executor:
             if takes_use_cache(module):
                 self._attachment.add_pre_hook(module, UseCacheOff(self, module))
         self._attachment.set_attribute(self.model, "_replicate_for_data_parallel", refuse_data_parallel)
-        self._attachment.add_pre_hook(self.model, ForwardBegins(self))
-        self._attachment.add_post_hook(self.model, ForwardEnds(self))
+        for module in self._step.candidates:
+            self._attachment.add_pre_hook(module, ForwardBegins(self))
+            self._attachment.add_post_hook(module, ForwardEnds(self))
         self._attachment.set_attribute(self.model, HANDLE, self)
 
     def detach(self) -> None:
@@ -105,8 +131,15 @@ class Executor:
             self._info("detached from %s", type(self.model).__name__)
             self._undo()
 
+    def leave_modules(self) -> None:
+        """Take everything off the modules and nothing else: for a copy of this process that analyses the model."""
+        self.attached = False
+        self._attachment.undo()
+
     def _undo(self) -> None:
         self.attached = False
+        self._watching.stop()
+        self._stop_waiting_for_optimizer()
         if self._cap is not None:
             self._cap.release()
         if self._backward is not None:
@@ -119,82 +152,131 @@ class Executor:
 
     def _apply(self, plan: Plan) -> None:
         self.plan = plan
-        self._fallback.measuring = None
         actions = {entry.name: ACTIONS[entry.action].identifier for entry in plan.entries}
         for unit in self._units:
-            unit.on_backward = self._settle if plan.provisional else None
             unit.handler = HANDLERS[actions[unit.name]] if unit.excluded is None else None
 
-    def _settle_statically(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Make the plan without running anything. False if the step cannot be analysed so."""
-        if not self._can_profile:
+    def _analyse(
+        self, called: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_sample: bool = False
+    ) -> bool:
+        """Profile the step without running it here. False if it cannot be analysed so, and has to be watched."""
+        if self._why_watched:
             return False
+        if not self._planner.optimizers:
+            self._planner.optimizers = find_optimizers(self.model)
         self._analysing = True
         try:
-            plan = self._planner.settle(args, kwargs, self._excluded())
-        except BudgetError:
-            raise
+            self._planner.analyse(called, args, kwargs, is_sample=is_sample)
         except (MemScaleError, ValueError) as error:
-            self._can_profile = False
-            self._log_once(f"the first forward is measured as it runs, since the step cannot be analysed: {error}")
+            if is_sample and not isinstance(error, NotAnalysedError):
+                raise
+            self._why_watched = str(error)
+            self._check_profiling()
             return False
         finally:
             self._analysing = False
-        self._apply(plan)
-        self._info("plan: %s", plan.describe())
+        self._planned_for = None
+        self._wait_for_optimizer()
         return True
 
-    def _settle(self, rest_bytes: int = 0) -> None:
-        """A forward has been measured: make the plan from that."""
-        self._apply(self._fallback.plan(rest_bytes))
-        self._info("plan: %s", self.plan.describe())
-
-    def _settle_if_provisional(self) -> None:
-        """The forward on a sample is over; it settles nothing if the root has no output, or hides it from hooks."""
-        if self.plan.provisional:
-            self._settle()
-
-    def _change_sizes(self, sizes: Sizes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A batch of other sizes: take the plan for it, or raise if none fits."""
+    def _replan(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, held: bool) -> None:
+        """Take the plan for a step with these inputs, or raise if none fits."""
+        self._planner.exclude(self._excluded())
         self._analysing = True
         try:
-            plan = self._planner.at(args, kwargs)
+            plan = self._planner.at(args, kwargs, held=held)
         finally:
             self._analysing = False
-        self._planner.sizes = sizes
-        if plan is not self.plan:
-            self._apply(plan)
-            first = " x ".join(str(n) for n in sizes[0])
-            self._log_once(f"for batches like {first}: {plan.describe()}")
+        sizes = sizes_of(args, kwargs)
+        first, self._planned_for = self._planned_for is None, (sizes, held)
+        if plan is self.plan:
+            return
+        self._apply(plan)
+        if first:
+            self._info("plan: %s", plan.describe())
+        else:
+            shape = " x ".join(str(n) for n in sizes[0]) if sizes else "no tensor"
+            self._log_once(f"for batches like {shape}{', with gradients held' if held else ''}: {plan.describe()}")
 
     def _excluded(self) -> set[str]:
         return {unit.name for unit in self._units if unit.excluded is not None}
 
+    # The optimizer
+
+    def _wait_for_optimizer(self) -> None:
+        """The plan is made for the optimizers that exist now; if another one steps first, it is made anew."""
+        if self._step_hook is None and self.attached:
+            self._step_hook = StepHook(self)
+
+    def _stop_waiting_for_optimizer(self) -> None:
+        if self._step_hook is not None:
+            self._step_hook.remove()
+            self._step_hook = None
+
+    def see_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer steps; is it one that the plan was made for?"""
+        if optimizer in self._planner.optimizers:
+            self._stop_waiting_for_optimizer()
+        elif updates(optimizer, self._trainable):
+            self._stop_waiting_for_optimizer()
+            self._planner.optimizers = find_optimizers(self.model) or (optimizer,)
+
+    # Watching
+
+    def _watch(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Run this step with every unit recomputed, and trace it meanwhile."""
+        self._log_once(f"the step is watched while it runs, with every layer recomputed: {self._why_watched}")
+        self._watching.begin(args, kwargs)
+        handler = HANDLERS["recompute"] if self.config.enable_checkpointing else None
+        for unit in self._units:
+            unit.handler = handler if unit.excluded is None else None
+
+    def _take_watched(self) -> None:
+        """Plan from what was seen, if it was all of a step."""
+        seen = self._watching.take()
+        if seen is not None:
+            device, fused = self._planner.request.device, is_fused(seen.optimizers)
+            profile = Profile(seen.core, seen.core, device, fused=fused, why_empirical=self._why_watched)
+            self._planner.adopt(profile, *seen.input)
+            self._planned_for = None
+
     # The forward of the model
 
-    def begin_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """The model's forward begins."""
+    def begin_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """The forward of the model begins, or of one of the modules that a training step may call in its place."""
         if self._analysing or not torch.is_grad_enabled():
             return
+        if not self._step.begins(module):
+            if not self._step.is_whole_step and not self._why_watched:
+                self._why_watched = "a training step calls several modules of the model"
+                self._planner.forget()
+            return
+        self._begin_step(module, args, kwargs)
+
+    def _begin_step(self, module: nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._backward is not None:
             self._backward.take()
-        if self._fallback.sampling:
+        if self._is_given or not may_hook():
             return
-        if self.plan.provisional:
-            if not (may_hook() and self._settle_statically(args, kwargs)):
-                self._fallback.begin()
-        elif self._planner.profile is not None:
-            sizes = sizes_of(args, kwargs)
-            if sizes != self._planner.sizes:
-                self._change_sizes(sizes, args, kwargs)
+        held = any(p.grad is not None for p in self._trainable)
+        if self._watching.is_active:
+            self._watching.continue_with_forward(held=held)
+            if self._watching.is_active:  # the optimizer's step is still to come
+                return
+        if self._watching.has_seen:
+            self._take_watched()
+        if self._planner.profile is None and (module is None or not self._analyse(module, args, kwargs)):
+            self._watch(args, kwargs)
+        elif self._planned_for != (sizes_of(args, kwargs), held):
+            if self._watching.must_see(args, kwargs):
+                self._watch(args, kwargs)
+            else:
+                self._replan(args, kwargs, held=held)
 
-    def end_forward(self, output: Any) -> None:
-        """The model's forward ends; the output is None if it raised."""
-        if self._analysing:
-            return
-        rest_bytes = self._fallback.rest_bytes(output)
-        if rest_bytes is not None:
-            self._settle(rest_bytes)
+    def end_forward(self, module: nn.Module, *, has_output: bool) -> None:
+        """It ends, with an output or an exception."""
+        if not self._analysing and self._step.ends(module):
+            self._watching.end_forward(has_output=has_output)
 
     # The forward of a unit
 
@@ -204,20 +286,33 @@ class Executor:
 
     def run_unit(self, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a unit's forward as planned."""
+        if self.plan is None and not self._analysing and torch.is_grad_enabled():
+            self._see_unit(args, kwargs)
         handler = unit.handler
         if handler is None or self._analysing or not (self.attached and torch.is_grad_enabled() and may_hook()):
             return unit.plain(*args, **kwargs)
+        if self._watching.is_recording:
+            with self._watching.inside(unit):
+                return handler(self, unit, args, kwargs)
         return handler(self, unit, args, kwargs)
+
+    def _see_unit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A unit runs before there is a plan. If no forward of the model has begun, the training step calls something
+        else, and is watched from here on."""
+        if self._step.is_running or self._watching.is_active:
+            return
+        self._why_watched = self._why_watched or "a training step does not call the forward of the model"
+        self._begin_step(None, args, kwargs)
 
     def recompute(self, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a unit so that it is recomputed in backward."""
-        if not self._fallback.sampling and active_hooks(True) is not None:
+        if active_hooks(True) is not None:
             self._log_once(
                 "saved-tensor hooks (checkpointing or offloading) are active around the model; its layers run without "
                 "recomputation"
             )
             return unit.plain(*args, **kwargs)
-        result = _core.Call(unit, args, kwargs) if self.plan.provisional else unit.run(args, kwargs)
+        result = _core.Call(unit, args, kwargs) if self._watching.is_recording else unit.run(args, kwargs)
         return self._run_checked(unit, result, args, kwargs) if type(result) is _core.Call else result
 
     def _run_checked(self, unit: Unit, call: _core.Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -228,11 +323,9 @@ class Executor:
                 f"layer '{unit.name}' was called with a {kind}, which MemScale cannot copy; it is not recomputed"
             )
             return unit.plain(*args, **kwargs)
-        output, problem, saved = call.run_checked(args, kwargs)
+        output, problem, _ = self._watching.run_checked(unit, call, args, kwargs)
         if problem is not None:
             self._exclude(unit, *problem)
-        if self.plan.provisional:
-            self._fallback.add(unit, _core.tensors_in((args, kwargs)), saved)
         return output
 
     def _exclude(self, unit: Unit, reason: str, is_surprise: bool) -> None:
@@ -252,10 +345,12 @@ class Executor:
 
     def _plan_around(self) -> None:
         """A layer turned out not to be recomputable: make a new plan, in which other layers make up for it."""
-        if self._planner.profile is None or self.plan.provisional:
+        if self._planned_for is None or self._is_given or self._watching.is_active:
             return
         try:
-            self._apply(self._planner.plan_again(self._excluded()))
+            self._planner.exclude(self._excluded())
+            self._apply(self._planner.first(held=self._planned_for[1]))
+            self._planned_for = None  # the next forward may need another one
         except BudgetError as error:
             self._log_once(f"no plan fits without recomputing that layer: {error}")
 
@@ -293,7 +388,8 @@ class Executor:
 
     def __repr__(self) -> str:
         state = "attached to" if self.attached else "detached from"
-        return f"<memscale executor {state} {type(self.model).__name__}: {self.plan.describe()}>"
+        plan = "no plan yet" if self.plan is None else self.plan.describe()
+        return f"<memscale executor {state} {type(self.model).__name__}: {plan}>"
 
 
 # How each action runs, by its identifier in the table of C; None: as without MemScale. An action

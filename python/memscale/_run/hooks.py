@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._device import DeviceContext
 
 from .._trace.model_modules import use_cache_position, would_cache
+from .._trace.watch import dispatch_modes, is_watching
 from ..errors import MemScaleError
 
 if TYPE_CHECKING:
@@ -40,12 +43,12 @@ class Hook:
 
 class ForwardBegins(Hook):
     def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        self.executor.begin_forward(args, kwargs)
+        self.executor.begin_forward(module, args, kwargs)
 
 
 class ForwardEnds(Hook):
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
-        self.executor.end_forward(output)
+        self.executor.end_forward(module, has_output=output is not None)
 
 
 class UseCacheOff(Hook):
@@ -65,6 +68,21 @@ class UseCacheOff(Hook):
         return args, {**kwargs, "use_cache": False}
 
 
+class StepHook:
+    """Tells the executor of every optimizer's step, until it is removed. Keeps no executor alive."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = weakref.ref(executor)
+        handle = register_optimizer_step_pre_hook(self)
+        self.remove = weakref.finalize(executor, handle.remove)
+        self.remove.atexit = False
+
+    def __call__(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        executor = self._executor()
+        if executor is not None:
+            executor.see_step(optimizer)
+
+
 def refuse_data_parallel() -> None:
     raise MemScaleError(
         "nn.DataParallel copies modules in a way that MemScale cannot follow; use DistributedDataParallel, or "
@@ -73,10 +91,10 @@ def refuse_data_parallel() -> None:
 
 
 def may_hook() -> bool:
-    """False inside a compiler, a transform, or a dispatch mode: backward would run outside of it."""
+    """False inside a compiler, a transform, or a dispatch mode of others: backward would run outside of it."""
     if torch.compiler.is_compiling() or _is_tracing() or not _hooks_allowed():
         return False
-    if torch._C._len_torch_dispatch_stack() > 0:
+    if not all(is_watching(mode) for mode in dispatch_modes()):
         return False
     n_modes = torch._C._len_torch_function_stack()
     if n_modes == 0:

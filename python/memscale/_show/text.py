@@ -124,9 +124,8 @@ def facts(plan: Plan) -> list[tuple[str, str]]:
     ]
     if plan.host_limit_bytes:
         rows.append(("host memory", f"{size(plan.host_bytes)} of {size(plan.host_limit_bytes)}"))
-    if plan.step_seconds:
-        times = f"{duration(plan.step_seconds)}, without MemScale {duration(plan.baseline_step_seconds)}"
-        rows.append(("step", f"{times} ({plan.predicted_slowdown:+.1%}), modelled"))
+    times = f"{duration(plan.step_seconds)}, without MemScale {duration(plan.baseline_step_seconds)}"
+    rows.append(("step", f"{times} ({plan.predicted_slowdown:+.1%}), modelled"))
     if plan.shape[0]:
         length = f", length {plan.shape[1]}" if plan.shape[1] else ""
         rows.append(("input", f"batch {plan.shape[0]}{length}"))
@@ -146,8 +145,6 @@ def facts(plan: Plan) -> list[tuple[str, str]]:
 def describe(plan: Plan) -> str:
     """What a plan does, in one sentence."""
     n = len(plan.entries)
-    if plan.provisional:
-        return f"provisional: recompute {plan.n_recomputed} of {n} layers until the first batch has been seen"
     budget = f"budget {size(plan.budget_bytes)}"
     if plan.skipped:
         return f"nothing to do: a peak of {size(plan.baseline_peak_bytes)} is under a quarter of the {budget}"
@@ -155,13 +152,11 @@ def describe(plan: Plan) -> str:
     if plan.host_bytes:
         figures.append(f"{size(plan.host_bytes)} of host memory")
     changes = _changes(plan)
-    if changes and plan.step_seconds:
+    if changes:
         figures.append(
             f"step {duration(plan.baseline_step_seconds)} -> {duration(plan.step_seconds)} "
             f"({plan.predicted_slowdown:+.0%}) predicted"
         )
-    elif changes:
-        figures.append(f"step time {plan.predicted_slowdown:+.0%} predicted")
     return f"{changes or f'keep all {n} layers'}: {', '.join(figures)}"
 
 

@@ -1,4 +1,5 @@
-"""The modules of a model: which of them are units, which fill a key-value cache, and their tables of hooks.
+"""The modules of a model: which of them are units, which one a training step calls, which fill a key-value cache, and
+their tables of hooks.
 
 Python lists the modules; which of them are units is decided in C (``ms_units_find``).
 """
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import threading
 from array import array
 from collections.abc import Iterator
 from typing import Any
@@ -73,6 +75,98 @@ def param_bytes(module: nn.Module) -> int:
     return tensor_bytes(module.parameters())
 
 
+def _is_lightning(cls: type) -> bool:
+    return cls.__name__ == "LightningModule" and cls.__module__.partition(".")[0] in ("lightning", "pytorch_lightning")
+
+
+def _has_own_forward(module: nn.Module) -> bool:
+    """Is there a forward that can be called? Those of the base classes only raise."""
+    owner = next(cls for cls in type(module).__mro__ if "forward" in vars(cls))
+    return "forward" in vars(module) or not (owner is nn.Module or _is_lightning(owner))
+
+
+def _is_trainable(module: nn.Module) -> bool:
+    return any(p.requires_grad for p in module.parameters())
+
+
+def _step_candidates(model: nn.Module) -> tuple[nn.Module, ...]:
+    """The modules of which a training step may call one: the model, and what a LightningModule may call directly.
+
+    A list has no forward, so its members take its place. Losses and metrics, which have no parameters, and frozen
+    teachers do not count.
+    """
+    if not any(_is_lightning(cls) for cls in type(model).__mro__):
+        return (model,)
+    found = [model]
+    children = list(model.children())
+    while children:
+        child = children.pop(0)
+        if isinstance(child, (nn.ModuleList, nn.ModuleDict)):
+            children[:0] = child.children()
+        elif _is_trainable(child) and child not in found:
+            found.append(child)
+    return tuple(found)
+
+
+def step_module(model: nn.Module) -> nn.Module:
+    """The module whose forward a training step calls, as far as that is known before a step runs.
+
+    That is the model, unless it is a LightningModule without a forward of its own and has a single module to call.
+    """
+    candidates = _step_candidates(model)
+    return candidates[1] if len(candidates) == 2 and not _has_own_forward(model) else model
+
+
+class StepModule:
+    """Finds the module whose forward a training step calls, while steps run.
+
+    The training step of a LightningModule often calls ``self.model(x)`` and never the forward of the LightningModule
+    itself, so that is known only when it happens: of the candidates, it is the first one that is called with gradients
+    enabled and not inside of another. For any other model it is the model.
+
+    Every candidate needs a forward pre-hook that calls ``begins`` and a forward hook, always called, that calls
+    ``ends``.
+
+    Attributes:
+        candidates: the modules that need these hooks; the model comes first.
+        module: the module that was found; None before the first training forward of a LightningModule.
+        is_whole_step: False once a second candidate was called besides it (an encoder, then a decoder): then no single
+            forward is the step.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.candidates = _step_candidates(model)
+        self.module = model if len(self.candidates) == 1 else None
+        self.is_whole_step = True
+        self._running = threading.local()  # the outermost candidate that runs on a thread
+
+    @property
+    def is_running(self) -> bool:
+        """Does a candidate's forward run on this thread?"""
+        return getattr(self._running, "module", None) is not None
+
+    def begins(self, module: nn.Module) -> bool:
+        """A candidate's forward begins. Is it the forward of the step?"""
+        if not torch.is_grad_enabled():
+            return False
+        # A forward that was left by a KeyboardInterrupt has not ended: the next call of its module begins anew.
+        if getattr(self._running, "module", None) not in (None, module):
+            return False
+        self._running.module = module
+        if self.module is None:
+            self.module = module
+        elif self.module is not module:
+            self.is_whole_step = False
+        return self.module is module
+
+    def ends(self, module: nn.Module) -> bool:
+        """A candidate's forward ends. Was it the forward of the step?"""
+        if getattr(self._running, "module", None) is not module:
+            return False
+        self._running.module = None
+        return self.module is module
+
+
 def takes_use_cache(module: nn.Module) -> bool:
     """Does the module's forward take ``use_cache``, and does its config have such a field?"""
     return _config_value(module, "use_cache") is not None and use_cache_position(module) is not None
@@ -106,41 +200,15 @@ def without_hooks(parameters: list[nn.Parameter]) -> contextlib.AbstractContextM
     return _emptied([t for p in parameters for t in (p._backward_hooks, p._post_accumulate_grad_hooks) if t])
 
 
-_OBSERVERS = (
-    "_forward_hooks",
-    "_forward_hooks_with_kwargs",
-    "_forward_hooks_always_called",
-    "_backward_hooks",
-    "_backward_pre_hooks",
-)
-# Libraries whose forward pre-hooks make weights or move inputs; other hooks only observe.
-_MAKERS = ("torch", "memscale", "transformers", "accelerate", "peft")
-
-
-def without_observers(model: nn.Module) -> contextlib.AbstractContextManager[None]:
-    """Disable hooks that observe inputs and outputs of modules: it is not one of the user's steps."""
-    tables = [vars(m)[name] for m in model.modules() for name in _OBSERVERS if vars(m).get(name)]
-    return _emptied(tables, [vars(m)["_forward_pre_hooks"] for m in model.modules()])
-
-
-def _is_observer(hook: Any) -> bool:
-    where = getattr(hook, "__module__", None) or type(hook).__module__
-    return str(where).partition(".")[0] not in _MAKERS
-
-
 @contextlib.contextmanager
-def _emptied(tables: list[Any], mixed: list[Any] | None = None) -> Iterator[None]:
-    """Empty the tables of hooks; from mixed tables, take the observers out."""
-    every = [*tables, *(mixed or [])]
-    before = [dict(table) for table in every]
+def _emptied(tables: list[Any]) -> Iterator[None]:
+    """Empty the tables of hooks."""
+    before = [dict(table) for table in tables]
     for table in tables:
         table.clear()
-    for table in mixed or []:
-        for key in [key for key, hook in table.items() if _is_observer(hook)]:
-            del table[key]
     try:
         yield
     finally:
-        for table, hooks in zip(every, before):
+        for table, hooks in zip(tables, before):
             table.clear()
             table.update(hooks)

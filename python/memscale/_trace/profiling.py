@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import enum
+import functools
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -10,18 +12,36 @@ import torch
 from torch import nn
 
 from .. import _core
+from .._base.attachment import HANDLE, touched_modules
+from .._base.log import logger
 from .._base.step_kinds import PRECISIONS
 from .._core import Device
 from ..config import Config
 from ..errors import MemScaleError
+from .child import ChildError, ConfinedError, ForeignError, run_in_children
 from .meta_values import UnknownValueError
-from .recorder import Trace
+from .recorder import PackedTrace, Trace
 from .sample import at_shapes, loss_of, shape_of
 from .target import Target
 from .tracer import Tracer
 from .twin_optimizer import maker_of
 
+Input = tuple[tuple[Any, ...], dict[str, Any]]  # positional and keyword
+_Traces = tuple[PackedTrace, PackedTrace | None, PackedTrace | None]  # plain, recomputed, with a key-value cache
+_Found = tuple[PackedTrace | None, list[int]]
 _Pair = tuple[_core.Profile, _core.Profile]  # with units plain or recomputed; as it is without MemScale
+
+
+class Runs(enum.Enum):
+    """Where a step may really run, if it cannot be analysed otherwise."""
+
+    ANYWHERE = 0
+    IN_CHILD = 1
+    NEVER = 2
+
+
+class NotAnalysedError(MemScaleError):
+    """The step cannot be analysed without running it."""
 
 
 class TracedStep(NamedTuple):
@@ -36,7 +56,7 @@ def trace_step(
     model: nn.Module,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    optimizer: torch.optim.Optimizer | None,
+    optimizers: tuple[torch.optim.Optimizer, ...],
     settings: Config,
     device: Device,
     *,
@@ -44,38 +64,58 @@ def trace_step(
     precision: str | None = None,
     evaluation: bool = False,
     shapes: bool = False,
-    quietly: bool = False,
+    called: nn.Module | None = None,
+    runs: Runs = Runs.ANYWHERE,
 ) -> TracedStep:
-    """Trace a step statically, or else on real data, as far as the settings allow. No hook of the user sees it.
+    """Trace a step without running it, in a throw-away process; else run it for real, as far as the settings allow: on
+    a CPU in such a process too, on a GPU in this one, where everything is put back afterwards.
 
     Raises:
+        NotAnalysedError: it cannot be analysed statically, and may not run.
         MemScaleError: neither works.
     """
     autocast, dtype = _types_of(precision, device)
-    tracer = Tracer(model, Target(device.kind, device.capability, autocast, dtype), quietly=quietly)
-    arguments = (loss or loss_of, maker_of(optimizer, device.kind == "cuda"))
+    figures = (device.name, device.usable_bytes, device.n_multiprocessors)
+    target = Target(device.kind, device.capability, autocast, dtype, *figures)
+    tracer = Tracer(model, target, called)
     samples = at_shapes(args, kwargs) if shapes else [(args, kwargs)]
+    tracer.know_values(samples)
+    work = _Work(tracer, (loss or loss_of, maker_of(optimizers, device.kind == "cuda")), evaluation)
     why = "" if settings.use_static_profiling else "config.use_static_profiling is off"
-    pairs: list[_Pair] = []
+    steps: list[_Traces] = []
     if not why:
         try:
-            pairs = _profile_all(tracer, tracer.static, arguments, evaluation, samples)
-        except MemScaleError:  # it would not run on real data either
-            raise
-        except Exception as error:
-            why = f"{type(error).__name__}: {error}" if not isinstance(error, UnknownValueError) else str(error)
+            steps = [work.run_in_children("static", sample) for sample in samples]
+        except (ChildError, UnknownValueError, ForeignError) as error:
+            why = str(error)
+            if runs is Runs.NEVER or (runs is Runs.IN_CHILD and not tracer.is_on_cpu):
+                raise NotAnalysedError(why) from error
             _check_fallback(model, settings, device, dtype, why, error)
-    if not pairs:
-        try:
-            pairs = _profile_all(tracer, tracer.empirical, arguments, evaluation, samples)
-        except MemScaleError:
-            raise
-        except Exception as error:
-            raise MemScaleError(
-                f"the model does not run on sample_input ({type(error).__name__}: {error}). Give a tensor, a tuple of "
-                "positional inputs or a dict of keyword inputs, on the model's device"
-            ) from error
+    if not steps:
+        steps = [_run_for_real(work, sample, here=runs is Runs.ANYWHERE) for sample in samples]
+    pairs = [_profiles_of(tracer, traces, shape_of(*sample)) for sample, traces in zip(samples, steps)]
     return TracedStep(*_fit(pairs, *shape_of(args, kwargs)), why)
+
+
+def _run_for_real(work: _Work, sample: Input, *, here: bool) -> _Traces:
+    """A real step: in children, unless the model is on a GPU, which no child can use, or there are none."""
+    try:
+        if work.tracer.is_on_cpu:
+            try:
+                return work.run_in_children("empirical", sample)
+            except (ChildError, ConfinedError) as error:
+                if not here:
+                    raise NotAnalysedError(str(error)) from error
+                logger.info("the step runs in this process, and everything is put back (%s)", error)
+        return work.run_here(sample)
+    except MemScaleError:
+        raise
+    except Exception as error:
+        text = str(error) if isinstance(error, ForeignError) else f"{type(error).__name__}: {error}"
+        raise MemScaleError(
+            f"the model does not run on sample_input ({text}). Give a tensor, a tuple of positional inputs or a dict "
+            "of keyword inputs, on the model's device"
+        ) from error
 
 
 def _types_of(precision: str | None, device: Device) -> tuple[torch.dtype | None, torch.dtype | None]:
@@ -93,12 +133,6 @@ def _dtype(name: str | None) -> torch.dtype | None:
     return None if name is None else getattr(torch, name)
 
 
-def _profile_all(
-    tracer: Tracer, trace: Callable[..., Trace], arguments: tuple[Any, ...], evaluation: bool, samples: list[Any]
-) -> list[_Pair]:
-    return [_profile_with(tracer, trace, (*sample, *arguments), evaluation) for sample in samples]
-
-
 def _fit(pairs: list[_Pair], batch: int, length: int) -> _Pair:
     """One profile for all shapes, returned at the shape that was asked for. The last trace checks the fit."""
     if len(pairs) == 1:
@@ -108,27 +142,71 @@ def _fit(pairs: list[_Pair], batch: int, length: int) -> _Pair:
     return core, core if same else _core.profile_fit([pair[1] for pair in pairs]).at(batch, length)
 
 
-def _profile_with(tracer: Tracer, trace: Callable[..., Trace], arguments: tuple[Any, ...], evaluation: bool) -> _Pair:
+class _Work(NamedTuple):
+    """The traces that a profile is made from."""
+
+    tracer: Tracer
+    arguments: tuple[Any, ...]  # loss, optimizer
+    evaluation: bool
+
+    def run_in_children(self, how: str, sample: Input) -> _Traces:
+        """Each trace in a child of its own, so that each begins with what the model holds now."""
+        trace = functools.partial(self._trace, how, sample)
+        is_real = how == "empirical"
+        if self.evaluation:
+            [(plain, _)] = run_in_children(functools.partial(trace, use_cache=True, evaluation=True), is_real=is_real)
+            return plain, None, None  # type: ignore[return-value]
+        works = [trace, functools.partial(trace, recompute=True)]
+        works += [functools.partial(trace, use_cache=True)] if self.tracer.caches else []
+        (plain, found), (recomputed, _), *cached = run_in_children(*works, is_real=is_real)
+        if found:  # units that change their inputs: the plain trace can tell
+            self.tracer.not_recomputable.update(found)
+            [(recomputed, _)] = run_in_children(works[1], is_real=is_real)
+        assert plain is not None
+        return plain, recomputed, cached[0][0] if cached else None
+
+    def run_here(self, sample: Input) -> _Traces:
+        """The same in this process, one after the other, on real data."""
+        if any(module in touched_modules for module in self.tracer.model.modules()):
+            raise MemScaleError("the model is wrapped: profile it before wrap(), or detach it first")
+        trace = functools.partial(self._trace, "empirical", sample)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it is not the user's step, which will give the same warnings when it runs
+            plain, _ = trace(use_cache=True, evaluation=True) if self.evaluation else trace()
+            assert plain is not None
+            if self.evaluation:
+                return plain, None, None
+            recomputed, _ = trace(recompute=True)
+            return plain, recomputed, trace(use_cache=True)[0] if self.tracer.caches else None
+
+    def _trace(self, how: str, sample: Input, *, recompute: bool = False, **options: bool) -> _Found:
+        """A trace, and the units that it found not to be recomputable."""
+        trace: Callable[..., Trace] = getattr(self.tracer, how)
+        for executor in [vars(module).get(HANDLE) for module in self.tracer.model.modules()]:
+            if executor is not None:  # in a child: the step is the model's own
+                executor.leave_modules()
+        try:
+            packed = trace(*sample, *self.arguments, recompute=recompute, **options).packed()
+        except MemScaleError:
+            if not recompute:
+                raise
+            packed = None  # with these units recomputed, the step is not known
+        return packed, sorted(self.tracer.not_recomputable)
+
+
+def _profiles_of(tracer: Tracer, traces: _Traces, shape: tuple[int, int]) -> _Pair:
     """The step with units plain or recomputed, and the step as it is without MemScale."""
     names, sizes = list(tracer.units), tracer.param_bytes()
-    shape = shape_of(*arguments[:2])
+    plain, recomputed, unwrapped = traces
 
-    def make(plain: Trace, recomputed: Trace | None) -> _core.Profile:
-        packed = None if recomputed is None else recomputed.packed()
-        return _core.profile_from_traces(names, sizes, tracer.unit_flags, plain.packed(), packed, shape)
+    def make(first: PackedTrace, second: PackedTrace | None) -> _core.Profile:
+        return _core.profile_from_traces(names, sizes, tracer.unit_flags, first, second, shape)
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it is not the user's step, which will give the same warnings when it runs
-        if evaluation:
-            core = make(trace(*arguments, use_cache=True, evaluation=True), None)
-            return core, core
-        plain = trace(*arguments)
-        try:
-            core = make(plain, trace(*arguments, recompute=True))
-        except MemScaleError:  # the traces do not match: the step is known as it is, but not with units recomputed
-            core = make(plain, None)
-        unwrapped = make(trace(*arguments, use_cache=True), None) if tracer.caches else core
-    return core, unwrapped
+    try:
+        core = make(plain, recomputed)
+    except MemScaleError:  # the traces do not match: the step is known as it is, but not with units recomputed
+        core = make(plain, None)
+    return core, core if unwrapped is None else make(unwrapped, None)
 
 
 def _check_fallback(

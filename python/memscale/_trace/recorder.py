@@ -17,14 +17,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .. import _core
 from .._base.vocabulary import ACTIVATION
-from .meta_values import MetaCache, Values
+from .cpu_kernels import BY_LAYOUT, kernel_name
+from .meta_results import MetaCache
+from .meta_values import Values
 
 _MAX_DIMS = 6
 _DETACH = torch.ops.aten.detach.default
-_RAND = torch.ops.aten.rand.default
 _ADD = torch.ops.aten.add.Tensor
 _ADD_IN_PLACE = torch.ops.aten.add_.Tensor
 _LEAF = 1 << 62  # sequence numbers of the nodes that accumulate gradients are above this
+
+
+PackedTrace = tuple[bytes, bytes, bytes, bytes, list[str]]  # as C takes it
 
 
 class Trace:
@@ -37,7 +41,7 @@ class Trace:
         self.kinds = array("q")  # what each storage is
         self.names: dict[Any, int] = {}  # of operations
 
-    def packed(self) -> tuple[bytes, bytes, bytes, bytes, list[str]]:
+    def packed(self) -> PackedTrace:
         """For C."""
         events, ops, operands, kinds = (a.tobytes() for a in (self.events, self.ops, self.operands, self.kinds))
         return events, ops, operands, kinds, [str(name) for name in self.names]
@@ -67,6 +71,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self._numbers: dict[int, int] = {}  # address of a storage -> its number; -1: not to be counted
         self._watched: dict[int, weakref.ref[Any]] = {}
         self._alone = _counts_if_alone()
+        self._saves: dict[int, list[int]] = {}  # address of a call -> the numbers of its saves. Not the call itself,
+        # which keeps its inputs alive.
+        self._n_saves = 0
         self._begins: list[int] = []  # autograd's sequence numbers at which the nodes of a unit begin,
         self._owners: list[int] = []  # and that unit
 
@@ -76,7 +83,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         """The number of a tensor's storage; a new one is an allocation. -1 if it is not on the device."""
         if tensor.device.type not in self.device_types or tensor.layout is not torch.strided:
             return -1
-        storage = tensor.untyped_storage()
+        try:
+            storage = tensor.untyped_storage()
+        except (RuntimeError, NotImplementedError):  # a subclass that has its memory elsewhere
+            return -1
         address = storage._cdata
         number = self._numbers.get(address)
         if number is not None:
@@ -94,31 +104,57 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self._numbers[storage._cdata] = -1
 
     def _watch(self, storage: Any, address: int, index: int) -> None:
-        events, numbers, watched = self.trace.events, self._numbers, self._watched
+        numbers, watched = self._numbers, self._watched
 
         def died(_: Any) -> None:
-            events.extend((_core.TRACE_FREE, index, 0))
+            self._note_death(index)
             if numbers.get(address) == index:
                 del numbers[address]
             del watched[index]
 
         watched[index] = weakref.ref(storage, died)
 
+    def _note_death(self, index: int) -> None:
+        self.trace.events.extend((_core.TRACE_FREE, index, 0))
+
+    def _replace(self, old: torch.Tensor, new: torch.Tensor) -> None:
+        """From now on the storage of `new` is what that of `old` was."""
+        index = self.number(old)
+        if index >= 0:
+            storage = new.untyped_storage()
+            del self._numbers[old.untyped_storage()._cdata]
+            self._numbers[storage._cdata] = index
+            self._watch(storage, storage._cdata, index)
+
     def stop(self) -> None:
         """Record no more deaths of storages."""
         self._watched.clear()
 
+    def note_save(self, call: _core.Call, index: int, tensor: torch.Tensor) -> None:
+        """Autograd saves this tensor as the index-th of the call, in forward or in a recomputation."""
+        if not self._recomputing:
+            if index == 0:  # its address may be that of a call that has died
+                self._saves[id(call)] = []
+            self._saves[id(call)].append(self._n_saves)
+            self._n_saves += 1
+        self.trace.events.extend((_core.TRACE_SAVE, self.number(tensor), self._saves[id(call)][index]))
+
     # Operations
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with torch._C.DisableTorchFunction():  # here a meta tensor is one, whatever the model is told
+            return self._dispatch(func, args, kwargs)
+
+    def _dispatch(self, func: Any, args: Any, kwargs: Any) -> Any:
         if self.values.asks(func):
             return self.values.answer(func, args)
         if func is _ADD and self.in_backward and not self._recomputing and self._accumulates(args, kwargs):
             func = _ADD_IN_PLACE
-        output = self._shapes.run(func, args, kwargs or {}) if self._shapes else func(*args, **(kwargs or {}))
-        if func is _RAND and self._shapes and output.dim() == 0:
-            output.fill_(0.5)  # a random number that decides whether a layer runs (layer drop) gets its likelier value
-        self.values.note(func, args, kwargs, output)
+        if self._shapes:
+            output = self._shapes.run(func, args, kwargs or {}, self.values)
+            self.values.note(func, args, kwargs, output)
+        else:
+            output = func(*args, **(kwargs or {}))
         if func is not _DETACH:  # autograd's own, which hooks on saved tensors change
             self._record(func, args, kwargs, output)
         return output
@@ -136,7 +172,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         trace = self.trace
         if self.in_backward and not self._recomputing:
             self._find_unit()
-        name = trace.names.setdefault(func, len(trace.names))
+        kernel = kernel_name(func, args, self.values.n_threads) if func in BY_LAYOUT and self._on_cpu() else None
+        name = trace.names.setdefault(kernel or func, len(trace.names))
         first = len(trace.operands)
         self._operands(args)
         if kwargs:
@@ -148,10 +185,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         n_inputs, n_outputs = (middle - first) // width, (len(trace.operands) - middle) // width
         trace.ops.extend((name, first // width, n_inputs, n_outputs))
 
+    def _on_cpu(self) -> bool:
+        return self.values.kind == "cpu" or "cpu" in self.device_types
+
     def _operands(self, values: Any) -> None:
         operands = self.trace.operands
         for value in values:
             if isinstance(value, torch.Tensor):
+                if value.layout is torch.sparse_coo:
+                    self._operands((value._indices(), value._values()))
+                    continue
                 shape = value.shape
                 n = len(shape)
                 operands.extend((self.number(value), value.element_size(), n))

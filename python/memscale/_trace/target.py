@@ -2,15 +2,17 @@
 
 Written from torch's documented behaviour ("Automatic Mixed Precision package", the operator lists), for tensors that
 have no device of that kind. A function mode sees what Python calls; functions that torch has in Python are run
-without their check for overrides, so that the functions they call are seen as well.
+without their check for overrides, so that the functions they call are seen as well. Where tensors are, and which
+device an argument names, is in ``places.py``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -19,7 +21,9 @@ from torch.nn.attention import SDPBackend
 from torch.overrides import TorchFunctionMode
 
 from .._core import tensors_in
-from .meta_values import UnknownValueError
+from .cpu_kernels import is_channels_last
+from .meta_values import UnknownValueError, Values
+from .places import Places
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,12 +35,17 @@ class Target:
         capability: of the GPU, as 10 * major + minor.
         autocast: the dtype of autocast around forward and loss, or None.
         dtype: what the model is converted to, or None: it stays as it is.
+        name, memory_bytes, n_multiprocessors: of the GPU, for models that ask; 0: unknown. The last is the number of
+            threads of a CPU; 0: as many as torch has now.
     """
 
     kind: str = "cuda"
     capability: int = 80
     autocast: torch.dtype | None = None
     dtype: torch.dtype | None = None
+    name: str = "GPU"
+    memory_bytes: int = 0
+    n_multiprocessors: int = 0
 
 
 _PLACES = (torch, torch.Tensor, nnf, torch._C._nn, torch._C._VariableFunctions, torch._C._fft, torch._C._linalg)
@@ -74,21 +83,28 @@ def _functions(names: set[str], handled: set[str] | None = None) -> set[Any]:
     return {getattr(place, name) for name in names for place in _PLACES if hasattr(place, name)}
 
 
+_TO_LOW, _TO_FLOAT, _TO_WIDEST = range(3)
+
+
 @functools.cache
-def _lists(kind: str) -> tuple[set[Any], set[Any], set[Any]]:
+def _autocast_lists(kind: str) -> dict[Any, int]:
     """The functions that autocast computes in 16 bits, in 32 bits, and in the widest type of their inputs."""
     key = f"Autocast{kind.upper()}"
     known = torch._C._dispatch_has_kernel_for_dispatch_key
     names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")]
     handled = {name[6:].split(".")[0] for name in names if known(name, key)}
     low, widest = handled & set(_LOW[kind].split()), handled & set(_WIDEST[kind].split())
-    return _functions(low, handled), _functions(handled - low - widest, handled), _functions(widest, handled)
+    lists = dict.fromkeys(_functions(widest, handled), _TO_WIDEST)
+    lists.update(dict.fromkeys(_functions(handled - low - widest, handled), _TO_FLOAT))
+    lists.update(dict.fromkeys(_functions(low, handled), _TO_LOW))
+    return lists
 
 
 _ATTENTION = nnf.scaled_dot_product_attention
 _CROSS_ENTROPY = torch._C._nn.cross_entropy_loss
 _SOFTMAX = getattr(torch, "_safe_softmax", torch.softmax)  # of attention: zeros where everything is masked
 _DROPOUTS = {nnf.dropout, torch.dropout}
+_ENGINE = {torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad}
 
 # Losses whose sum is in the memory of all that was summed up.
 _ROOMY_LOSSES = _functions({"mse_loss", "smooth_l1_loss", "soft_margin_loss"})
@@ -108,7 +124,8 @@ def _without_override_check(function: Any) -> Callable[..., Any] | None:
     """The body of a function that torch has in Python, without its check for overrides."""
     if function not in _bodies:
         _bodies[function] = None
-        of_python = getattr(function, "__module__", None) in _PYTHON and isinstance(function, types.FunctionType)
+        of_python = getattr(function, "__module__", None) in _PYTHON or function in _ENGINE
+        of_python = of_python and isinstance(function, types.FunctionType)
         if of_python and any(name in function.__code__.co_names for name in _QUESTIONS):
             scope = {**function.__globals__, **_NO}
             twin = types.FunctionType(
@@ -119,82 +136,153 @@ def _without_override_check(function: Any) -> Callable[..., Any] | None:
     return _bodies[function]
 
 
-class Rules(TorchFunctionMode):  # type: ignore[misc]
-    """Runs operations on meta tensors as they would run on the target device."""
+_Handler = Callable[[Any, Any, Any], Any]
 
-    def __init__(self, target: Target) -> None:
+
+def _run(func: Any, args: Any, kwargs: Any) -> Any:
+    return func(*args, **kwargs)
+
+
+class Rules(TorchFunctionMode):  # type: ignore[misc]
+    """Runs operations on meta tensors as they would run on the target device.
+
+    One instance is active through a whole step, its backward included, and whether autocast is on is asked at every
+    call: a model may enter and leave it, and a recomputation in backward restores it.
+    """
+
+    def __init__(
+        self, target: Target, values: Values | None = None, ignore: Callable[[Any], None] | None = None
+    ) -> None:
         super().__init__()
         self.target = target
-        self.depth = 0
-        self.low, self.high, self.widest = _lists(target.kind) if target.autocast is not None else (set(), set(), set())
+        values = values or Values()
+        if target.n_multiprocessors:
+            values.n_threads = target.n_multiprocessors
+        self.places = Places(target.kind, values, ignore or (lambda _: None))
+        self.lists = _autocast_lists(target.kind)
+        self.handlers: dict[Any, _Handler] = {}
         self.casts: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # autocast's cache of weights
+        self.backward_in_autocast = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func is torch.Tensor.__getitem__:
-            return func(args[0], _index(args[1]))
-        if func in _DROPOUTS and self.target.kind == "cuda":
-            return _dropout(func, *args, **kwargs)
-        body = _without_override_check(func)
-        if body is not None:
-            with self:
-                return body(*args, **kwargs)
-        if func is _CROSS_ENTROPY and self.high and self.target.kind == "cuda":
-            return self._cross_entropy(*args, **kwargs)
+        handler = self.handlers.get(func)
+        if handler is None:
+            handler = self.handlers[func] = self._handler_of(func)
+        if kwargs is None:
+            return handler(func, args, {})
+        if "device" in kwargs:
+            kwargs = self.places.with_device(kwargs)
+        return handler(func, args, kwargs)
+
+    def _handler_of(self, func: Any) -> _Handler:
+        handler: _Handler | None = self.places.handler_of(func)
+        if handler is not None:
+            return handler
+        on_gpu = self.target.kind == "cuda"
+        if func in _DROPOUTS and on_gpu:
+            return lambda func, args, kwargs: _dropout(func, *args, **kwargs)
+        if func in _ENGINE or _without_override_check(func) is not None:
+            return self._run_inside
+        if func is _CROSS_ENTROPY and on_gpu:
+            return self._cross_entropy
         if func in _RECURRENT[self.target.kind]:
-            raise UnknownValueError("only a run tells what a library keeps for the backward of a recurrent layer")
-        args, kwargs = self._autocast(func, args, kwargs)
+            return _refuse_recurrent
         if func is _ATTENTION:
-            return self._attention(*args, **kwargs)
-        result = func(*args, **kwargs)
-        if func in _ROOMY_LOSSES and result.dim() == 0:
+            return self._attend
+        if func in _ROOMY_LOSSES:
+            return self._roomy_loss
+        if func is torch.group_norm and not on_gpu:
+            return self._group_norm
+        return self._cast_and_run if func in self.lists else _run
+
+    def _run_inside(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """What it calls is seen too: of a function in Python, and of what runs in backward."""
+        if func in _ENGINE:
+            self.backward_in_autocast = torch.is_autocast_enabled(self.target.kind)
+        with self:
+            return (_without_override_check(func) or func)(*args, **kwargs)
+
+    def _cast_and_run(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if torch.is_autocast_enabled(self.target.kind):
+            args, kwargs = self._autocast(func, args, kwargs)
+        return func(*args, **kwargs)
+
+    def _attend(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if torch.is_autocast_enabled(self.target.kind):
+            args, kwargs = self._autocast(func, args, kwargs)
+        return self._attention(*args, **kwargs)
+
+    def _roomy_loss(self, func: Any, args: Any, kwargs: Any) -> Any:
+        result = self._cast_and_run(func, args, kwargs)
+        if result.dim() == 0 and result.is_meta:
             result._memory = torch.empty(torch.broadcast_shapes(*(t.shape for t in args[:2])), device="meta")
         return result
 
-    def __enter__(self) -> Rules:
-        self.depth += 1
-        return super().__enter__()  # type: ignore[no-any-return]
-
-    def __exit__(self, *exception: Any) -> None:
-        super().__exit__(*exception)
-        self.depth -= 1
-        if self.depth == 0:
-            self.casts.clear()
+    def _group_norm(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """On a CPU, an input with channels last stays as it is; everywhere else torch makes it contiguous first."""
+        if func in self.lists and torch.is_autocast_enabled("cpu"):
+            args, kwargs = self._autocast(func, args, kwargs)
+        data = args[0]
+        if not data.is_meta or not is_channels_last(data):
+            return func(*args, **kwargs)
+        names = ("num_groups", "weight", "bias", "eps")
+        given = {"weight": None, "bias": None, "eps": 1e-5, **dict(zip(names, args[1:])), **kwargs}
+        sizes = (data.shape[0], data.shape[1], data[0, 0].numel(), given["num_groups"])
+        return torch.native_group_norm(data, given["weight"], given["bias"], *sizes, given["eps"])[0]
 
     # Autocast
 
+    def forget_casts(self) -> None:
+        self.casts.clear()
+
+    @contextlib.contextmanager
+    def recomputation(self) -> Iterator[None]:
+        """A recomputation restores the autocast of its first run, whose cache of weights is gone, unless backward
+        runs inside of an autocast block."""
+        casts = self.casts
+        if not self.backward_in_autocast:
+            self.casts = {}
+        try:
+            yield
+        finally:
+            self.casts = casts
+
     def _autocast(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """The arguments as autocast hands them on."""
-        if func in self.low:
-            last_first = [self._cast(value) for value in reversed(args)]  # as compilers evaluate arguments
-            return tuple(reversed(last_first)), self._cast(kwargs)
-        wide = func in self.high and kwargs.get("dtype") is None
-        if wide or (func in self.widest and torch.float32 in {t.dtype for t in tensors_in((args, kwargs))}):
-            return self._to_float(args), self._to_float(kwargs)
-        return args, kwargs
+        kind = self.lists[func]
+        if kind == _TO_LOW:
+            dtype = torch.get_autocast_dtype(self.target.kind)
+            last_first = [self._cast(value, dtype) for value in reversed(args)]  # as compilers evaluate arguments
+            return tuple(reversed(last_first)), self._cast(kwargs, dtype)
+        if kind == _TO_FLOAT:
+            wide = kwargs.get("dtype") is None
+        else:
+            wide = torch.float32 in {t.dtype for t in tensors_in((args, kwargs))}
+        return (self._to_float(args), self._to_float(kwargs)) if wide else (args, kwargs)
 
-    def _cast(self, value: Any) -> Any:
+    def _cast(self, value: Any, dtype: torch.dtype) -> Any:
         if isinstance(value, torch.Tensor):
-            return self._cast_tensor(value)
+            return self._cast_tensor(value, dtype)
         if isinstance(value, (tuple, list)):
-            return type(value)(self._cast(v) for v in value)
+            return type(value)(self._cast(v, dtype) for v in value)
         if isinstance(value, dict):
-            return {key: self._cast(v) for key, v in value.items()}
+            return {key: self._cast(v, dtype) for key, v in value.items()}
         return value
 
-    def _cast_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
-        dtype = self.target.autocast
-        if not tensor.is_floating_point() or tensor.dtype in (dtype, torch.float64) or tensor.device.type != "meta":
+    def _cast_tensor(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        if not tensor.is_floating_point() or tensor.dtype in (dtype, torch.float64) or not tensor.is_meta:
             return tensor
-        if not (tensor.is_leaf and tensor.requires_grad and tensor.dtype == torch.float32):
+        is_cached = tensor.is_leaf and tensor.requires_grad and tensor.dtype == torch.float32 and not tensor._is_view()
+        if not is_cached or not torch.is_autocast_cache_enabled():
             return tensor.to(dtype)
         if id(tensor) not in self.casts:
-            self.casts[id(tensor)] = (tensor, tensor.to(dtype))
+            with torch.enable_grad():  # a cast that is first wanted without gradients serves later calls with them
+                self.casts[id(tensor)] = (tensor, tensor.to(dtype))
         return self.casts[id(tensor)][1]
 
     def _to_float(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            narrow = value.dtype in (torch.float16, torch.bfloat16) and value.device.type == "meta"
+            narrow = value.dtype in (torch.float16, torch.bfloat16) and value.is_meta
             return value.float() if narrow else value
         if isinstance(value, (tuple, list)):
             return type(value)(self._to_float(v) for v in value)
@@ -202,7 +290,12 @@ class Rules(TorchFunctionMode):  # type: ignore[misc]
             return {key: self._to_float(v) for key, v in value.items()}
         return value
 
-    def _cross_entropy(
+    def _cross_entropy(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
+        if not torch.is_autocast_enabled("cuda"):
+            return func(*args, **kwargs)  # type: ignore[no-any-return]
+        return self._low_cross_entropy(*args, **kwargs)
+
+    def _low_cross_entropy(
         self, input: torch.Tensor, target: torch.Tensor, weight: Any = None, *rest: Any, **named: Any
     ) -> torch.Tensor:
         """Its softmax is given the dtype of the input, so autocast leaves that alone; the loss is in 32 bits."""
@@ -229,7 +322,7 @@ class Rules(TorchFunctionMode):  # type: ignore[misc]
         if self.target.kind == "cpu":
             kind = _kernel_of_cpu(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
         else:
-            kind = self._kernel(query, key, attn_mask, enable_gqa)
+            kind = self._kernel(query, key, value, attn_mask, enable_gqa)
         if attn_mask is not None and attn_mask.dtype == torch.bool:
             attn_mask = _bias(attn_mask, query.dtype)
         if kind == "math":
@@ -237,6 +330,10 @@ class Rules(TorchFunctionMode):  # type: ignore[misc]
         if kind == "flash_for_cpu":
             return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(  # type: ignore[no-any-return]
                 query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale
+            )[0]
+        if kind == "cudnn":
+            return torch.ops.aten._scaled_dot_product_cudnn_attention(  # type: ignore[no-any-return]
+                query, key, value, attn_mask, query.requires_grad, dropout_p, is_causal, False, scale=scale
             )[0]
         if kind == "efficient" or attn_mask is not None:
             if attn_mask is not None:
@@ -275,15 +372,28 @@ class Rules(TorchFunctionMode):  # type: ignore[misc]
         _returned = scores.to(query.dtype)  # torch returns them too, and they are not used
         return torch.matmul(scores, every_value).to(query.dtype)
 
-    def _kernel(self, query: Any, key: Any, mask: Any, gqa: bool) -> str:
+    def _kernel(self, query: Any, key: Any, value: Any, mask: Any, gqa: bool) -> str:
         """The kernel that torch chooses on a GPU."""
         grouped = gqa and key.size(-3) != query.size(-3)
-        if query.dim() != 4 or (mask is not None and mask.requires_grad):
+        operands = [t for t in (query, key, value, mask) if t is not None]
+        if query.dim() != 4 or any(t.stride(-1) != 1 and t.size(-1) > 1 for t in operands):
             return "math"
-        narrow = query.dtype in (torch.float16, torch.bfloat16)
-        if narrow and self.target.capability >= (80 if mask is None else 90):  # from 90 on it is cuDNN's
+        if mask is not None and mask.requires_grad:  # only one kernel has gradients of the mask
+            return "math" if grouped else "efficient"
+        capability, narrow = self.target.capability, query.dtype in (torch.float16, torch.bfloat16)
+        widths = (query.size(-1), value.size(-1))
+        if widths[0] != widths[1]:  # as in multi-head latent attention: no flash kernel takes that
+            if narrow and capability >= 90 and max(widths) <= 256 and all(width % 8 == 0 for width in widths):
+                return "cudnn"
+            aligned = all(width % (8 if narrow else 4) == 0 for width in widths)
+            return "efficient" if aligned and not grouped else "math"
+        if narrow and capability >= (80 if mask is None else 90):  # from 90 on it is cuDNN's
             return "flash"
         return "math" if grouped else "efficient"
+
+
+def _refuse_recurrent(func: Any, args: Any, kwargs: Any) -> Any:
+    raise UnknownValueError("only a run tells what a library keeps for the backward of a recurrent layer")
 
 
 def _kernel_of_cpu(query: Any, key: Any, value: Any, mask: Any, dropout: float, is_causal: bool, gqa: bool) -> str:
@@ -302,13 +412,6 @@ def _kernel_of_cpu(query: Any, key: Any, value: Any, mask: Any, dropout: float, 
             small(query), small(key), small(value), small(mask), dropout, is_causal, **options
         )
     return "flash_for_cpu" if chosen == SDPBackend.FLASH_ATTENTION.value else "math"
-
-
-def _index(index: Any) -> Any:
-    """Lists of numbers become tensors on the CPU, whose values stay known."""
-    if isinstance(index, tuple):
-        return tuple(_index(i) for i in index)
-    return torch.tensor(index) if isinstance(index, list) and index and isinstance(index[0], int) else index
 
 
 def _bias(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -10,29 +10,32 @@ from __future__ import annotations
 import contextlib
 from array import array
 from collections.abc import Callable, Iterator
+from copy import copy as copy_object
 from typing import Any
 
 import torch
 from torch import nn
 
 from .. import _core
-from .._base.attachment import Attachment, touched_modules
+from .._base.attachment import Attachment
 from .._base.vocabulary import BACKWARD, BUFFER, END, FORWARD, INPUT, LOSS, OPTIMIZER, OPTIMIZER_FIRST, PARAMETER
 from .._hw.memory import tensor_bytes
 from ..errors import MemScaleError
-from .meta_values import MetaCache, UnknownValueError
+from .meta_results import MetaCache
+from .meta_values import UnknownValueError, copy_values
 from .model_modules import (
     find_flagged_units,
     takes_use_cache,
     use_cache_position,
     without_hooks,
-    without_observers,
     would_cache,
 )
 from .recorder import Recorder, Trace
+from .stand_ins import enter_target
 from .target import Rules, Target
 
-OptimizerMaker = Callable[[dict[int, nn.Parameter]], torch.optim.Optimizer | None]
+_active_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", lambda ignore: None)
+OptimizerMaker = Callable[[dict[int, nn.Parameter]], list[torch.optim.Optimizer]]
 
 
 class _TracedUnit:
@@ -43,6 +46,7 @@ class _TracedUnit:
         self.plain = module.forward
         self.unit = _core.Unit(name, module, self._forward)
         self.unit.on_backward = self._begin_recompute
+        self.unit.on_save = recorder.note_save
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         recorder = self.recorder
@@ -52,7 +56,8 @@ class _TracedUnit:
         recorder.move_to(self.index)
         recorder.begin_nodes(self.index)
         try:
-            if recorder.recompute and self.index not in recorder.not_recomputable:
+            hooked = _active_hooks(True) is not None  # a checkpoint's or an offload's: the executor leaves these alone
+            if recorder.recompute and not hooked and self.index not in recorder.not_recomputable:
                 return self._run(args, kwargs)
             return self._run_once(args, kwargs)
         finally:
@@ -131,23 +136,30 @@ class _CacheOff:
 class Tracer:
     """Traces steps of one model, which is put back as it was even after an error."""
 
-    def __init__(self, model: nn.Module, target: Target, *, quietly: bool = False) -> None:
-        if not quietly and any(module in touched_modules for module in model.modules()):
-            raise MemScaleError("the model is wrapped: profile it before wrap(), or detach it first")
+    def __init__(self, model: nn.Module, target: Target, called: nn.Module | None = None) -> None:
         self.model = model
+        self.called = model if called is None else called  # the module whose forward a step calls
         self.target = target
-        self.quietly = quietly  # hooks that look at outputs do not run
         units = find_flagged_units(model)
         self.units = {name: module for name, module, _ in units}
         self.unit_flags = array("I", [flags for _, _, flags in units]).tobytes()
         self.not_recomputable: set[int] = set()  # indices of units that turned out not to be recomputable
         self._shapes = MetaCache()
+        self._copies: dict[int, torch.Tensor] = {}  # of inputs and buffers that a child cannot read
 
     @property
     def caches(self) -> bool:
         """Would a training forward of this model fill a key-value cache?"""
         modules = [m for m in self.model.modules() if takes_use_cache(m)]
         return any(would_cache(m, use_cache_position(m) or 0, (), {}) for m in modules)
+
+    @property
+    def is_on_cpu(self) -> bool:
+        return all(p.device.type == "cpu" for p in self.model.parameters())
+
+    def know_values(self, samples: list[Any]) -> None:
+        """Note the values of integer inputs and buffers that a child could not read."""
+        self._copies = copy_values([*_core.tensors_in(samples), *self.model.buffers()])
 
     def param_bytes(self) -> bytes:
         """Of each unit, as C takes them."""
@@ -171,11 +183,15 @@ class Tracer:
         """A step on the meta device. With recompute, units are recomputed in backward as in training."""
         trace = Trace()
         recorder = Recorder(trace, "meta", recompute, self.not_recomputable, self._shapes)
-        with self._prepared(recorder, lambda: Rules(self.target), use_cache):
+        recorder.values.copies = self._copies
+        rules = Rules(self.target, recorder.values, recorder.ignore)
+        target = enter_target(self.target, rules.forget_casts)
+        with target, self._prepared(recorder, rules.recomputation, use_cache):
             twins = self._to_meta(recorder)
             args, kwargs = self._copy_inputs(recorder, args, kwargs, self._pure)
             run = self._evaluate if evaluation else self._run
-            run(recorder, Rules(self.target), args, kwargs, loss_of)
+            with rules:
+                run(recorder, self._autocast(self.target.kind), args, kwargs, loss_of)
             with recorder:
                 self._optimize(
                     recorder, None if evaluation else maker, {id(p): t for p, t in twins if isinstance(t, nn.Parameter)}
@@ -200,14 +216,12 @@ class Tracer:
         trace = Trace()
         recorder = Recorder(trace, kind, recompute, self.not_recomputable)
         gradients = [p.grad for p in parameters]
-        autocast = self.target.autocast
         try:
             with self._prepared(recorder, contextlib.nullcontext, use_cache), without_hooks(parameters):
                 self._count_real(recorder)
                 args, kwargs = self._copy_inputs(recorder, args, kwargs, lambda t: t.detach().clone())
-                around = contextlib.nullcontext() if autocast is None else torch.autocast(kind, autocast)
                 run = self._evaluate if evaluation else self._run
-                run(recorder, around, args, kwargs, loss_of)
+                run(recorder, self._autocast(kind), args, kwargs, loss_of)
                 recorder.device_types = {"meta"}  # what an optimizer's step allocates depends on shapes alone
                 twins = self._twins_with_gradients(recorder, parameters)
                 with recorder:
@@ -217,6 +231,10 @@ class Tracer:
             for p, gradient in zip(parameters, gradients):
                 p.grad = gradient
         return trace
+
+    def _autocast(self, kind: str) -> Any:
+        dtype = self.target.autocast
+        return contextlib.nullcontext() if dtype is None else torch.autocast(kind, dtype)
 
     # Before and after
 
@@ -233,8 +251,7 @@ class Tracer:
             for module in self.model.modules():
                 if not use_cache and takes_use_cache(module):
                     attachment.add_pre_hook(module, _CacheOff(module))
-            observers = without_observers(self.model) if self.quietly else contextlib.nullcontext()
-            with observers, torch.autograd.set_multithreading_enabled(False), torch.enable_grad():
+            with torch.autograd.set_multithreading_enabled(False), torch.enable_grad():
                 yield
         finally:
             attachment.undo()
@@ -248,7 +265,7 @@ class Tracer:
         with recorder:
             recorder.phase(FORWARD)
             with around:
-                output = self.model(*args, **kwargs)
+                output = self.called(*args, **kwargs)
                 recorder.phase(LOSS)
                 loss = loss_of(output)
                 del output
@@ -265,19 +282,19 @@ class Tracer:
         with recorder, torch.no_grad():
             recorder.phase(FORWARD)
             with around:
-                output = self.model(*args, **kwargs)
+                output = self.called(*args, **kwargs)
             del output
 
     def _optimize(self, recorder: Recorder, maker: OptimizerMaker | None, twins: dict[int, nn.Parameter]) -> None:
         recorder.phase(OPTIMIZER_FIRST)
-        optimizer = None if maker is None else maker(twins)
+        optimizers = [] if maker is None else maker(twins)
         recorder.values.guess = 1.0  # some scale by norms (Adafactor); what they allocate does not depend on them
         for phase in (OPTIMIZER_FIRST, OPTIMIZER):
             recorder.phase(phase)
-            if optimizer is not None:
+            for optimizer in optimizers:
                 _step(optimizer)
         recorder.phase(END)
-        self._optimizer = optimizer  # its state must not die before the recorder stops
+        self._optimizers = optimizers  # their state must not die before the recorder stops
 
     # Static
 
@@ -329,12 +346,20 @@ class Tracer:
                     twins[id(value)] = twin_of(value)
                 return twins[id(value)]
             if isinstance(value, dict):
-                return {key: copied(v) for key, v in value.items()}
+                return copied_dict(value)
             if isinstance(value, tuple) and hasattr(value, "_fields"):
                 return type(value)(*(copied(v) for v in value))
             if isinstance(value, (list, tuple)):
                 return type(value)(copied(v) for v in value)
             return value
+
+        def copied_dict(value: dict[Any, Any]) -> dict[Any, Any]:
+            twin = copy_object(value)  # of its class, with its attributes
+            for key, v in value.items():
+                dict.__setitem__(twin, key, copied(v))
+            for name, v in getattr(twin, "__dict__", {}).items():
+                vars(twin)[name] = copied(v)
+            return twin
 
         return copied(tuple(args)), copied(dict(kwargs))
 

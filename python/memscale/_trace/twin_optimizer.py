@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -12,35 +14,56 @@ from .._base.step_kinds import DEFAULT_OPTIMIZER, OPTIMIZERS, kind_of
 from ..errors import MemScaleError
 from .tracer import OptimizerMaker
 
-
-def is_fused(optimizer: torch.optim.Optimizer | None) -> bool:
-    """Does this optimizer update in place, without temporaries?"""
-    return optimizer is not None and any(group.get("fused") for group in optimizer.param_groups)
+Optimizers = tuple[torch.optim.Optimizer, ...]
 
 
-def maker_of(optimizer: torch.optim.Optimizer | None, on_gpu: bool) -> OptimizerMaker:
-    """How to make an optimizer like this one for other parameters; without one, the default as torch makes it."""
-    if optimizer is None:
+def find_optimizers(model: nn.Module) -> Optimizers:
+    """The optimizers that exist and update this model. Those that wrap another (of Accelerate, for example) are left
+    out. torch keeps no list of them, so all objects are looked at, which takes some hundredths of a second."""
+    wanted = {id(p) for p in model.parameters()}
+    alive = [o for o in gc.get_objects() if issubclass(type(o), torch.optim.Optimizer)]
+    inner = [o for o in alive if not isinstance(vars(o).get("optimizer"), torch.optim.Optimizer)]
+    return tuple(o for o in inner if wanted.intersection(id(p) for p in _parameters_of(o)))
+
+
+def updates(optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter]) -> bool:
+    """Does the optimizer hold one of these parameters?"""
+    wanted = {id(p) for p in parameters}
+    return any(id(p) in wanted for p in _parameters_of(optimizer))
+
+
+def _parameters_of(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    for group in vars(optimizer).get("param_groups", ()):
+        yield from group["params"]
+
+
+def is_fused(optimizers: Optimizers) -> bool:
+    """Do these optimizers update in place, without temporaries?"""
+    return bool(optimizers) and all(any(group.get("fused") for group in o.param_groups) for o in optimizers)
+
+
+def maker_of(optimizers: Optimizers, on_gpu: bool) -> OptimizerMaker:
+    """How to make optimizers like these for other parameters; without any, the default as torch makes it."""
+    if not optimizers:
         default = getattr(torch.optim, OPTIMIZERS[DEFAULT_OPTIMIZER].class_name)
-        return lambda twins: default(_trainable(twins), foreach=on_gpu) if twins else None
+        return lambda twins: [default(_trainable(twins), foreach=on_gpu)] if twins else []
+    return lambda twins: [_twin_of(optimizer, twins, on_gpu) for optimizer in optimizers]
 
+
+def _twin_of(optimizer: torch.optim.Optimizer, twins: dict[int, nn.Parameter], on_gpu: bool) -> torch.optim.Optimizer:
     kind = kind_of(optimizer)
     lists = on_gpu and (kind is None or kind.has_lists)  # torch's default
-
-    def make(twins: dict[int, nn.Parameter]) -> torch.optim.Optimizer:
-        cls = type(optimizer)
-        groups = [_copy_group(group, twins, lists) for group in optimizer.param_groups]
-        groups = [group for group in groups if group["params"]]
-        if not groups:
-            raise MemScaleError("the optimizer holds none of this model's parameters")
-        accepted = inspect.signature(cls.__init__).parameters
-        options = {name: value for name, value in optimizer.defaults.items() if name in accepted}
-        try:
-            return cls(groups, **_plain_options(options, lists, accepted))
-        except Exception:  # it wants something that is not among its defaults
-            return _copy(optimizer, groups)
-
-    return make
+    cls = type(optimizer)
+    groups = [_copy_group(group, twins, lists) for group in optimizer.param_groups]
+    groups = [group for group in groups if group["params"]]
+    if not groups:
+        raise MemScaleError("the optimizer holds none of this model's parameters")
+    accepted = inspect.signature(cls.__init__).parameters
+    options = {name: value for name, value in optimizer.defaults.items() if name in accepted}
+    try:
+        return cls(groups, **_plain_options(options, lists, accepted))
+    except Exception:  # it wants something that is not among its defaults
+        return _copy(optimizer, groups)
 
 
 def _copy(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:

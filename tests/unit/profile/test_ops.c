@@ -3,6 +3,8 @@
  * Bytes of reductions and of attention's backward are what an H200 (capability 9.0, 132 multiprocessors) was observed
  * to allocate under torch 2.13.
  */
+#include <string.h>
+
 #include "runner.h"
 
 #include "profile/ops.h"
@@ -198,15 +200,38 @@ TEST(memory_of_other_kernels) {
 TEST(convolutions) {
     const int64_t image[] = {2, 3, 16, 16}, kernel[] = {8, 3, 4, 4}, result[] = {2, 8, 4, 4};
     const ms__operand forward[] = {operand(4, 4, image), operand(4, 4, kernel), operand(4, 4, result)};
-    int64_t in = 2 * 3 * 16 * 16 * 4, out = 2 * 8 * 4 * 4 * 4;
+    int64_t in = 2 * 3 * 16 * 16 * 4, out = 2 * 8 * 4 * 4 * 4, weight = 8 * 3 * 4 * 4 * 4;
     ms__op_cost cost = cost_of("aten.convolution.default", forward, 2, 1);
     CHECK_EQ_INT(cost.flops, 2 * (2 * 8 * 4 * 4) * (3 * 4 * 4));
-    CHECK_EQ_INT(scratch_on(&cost, HOPPER), in + out);
+    CHECK_EQ_INT(scratch_on(&cost, HOPPER), in + out + weight);
     const ms__operand backward[] = {operand(4, 4, result), operand(4, 4, image), operand(4, 4, kernel),
                                     operand(4, 4, image), operand(4, 4, kernel)};
     cost = cost_of("aten.convolution_backward.default", backward, 3, 2);
     CHECK_EQ_INT(cost.flops, 4 * (2 * 8 * 4 * 4) * (3 * 4 * 4));
-    CHECK_EQ_INT(scratch_on(&cost, HOPPER), 2 * (in + out));
+    CHECK_EQ_INT(scratch_on(&cost, HOPPER), in + out + weight);
+}
+
+static int64_t on_gpu(const char *name, ms__operand first, ms__operand second, ms__operand third) {
+    const ms__operand operands[] = {first, second, third};
+    bool backward = strstr(name, "backward") != NULL;
+    ms__op_cost cost = cost_of(name, operands, backward ? 3 : 2, backward ? 0 : 1);
+    return scratch_on(&cost, HOPPER);
+}
+
+/* Measured on an H200 with torch 2.11 and cuDNN 9, in fp32 and bf16. */
+TEST(convolutions_that_need_no_copies_on_a_gpu) {
+    const int64_t wide[] = {8, 64, 56, 56}, wider[] = {8, 256, 56, 56}, few[] = {8, 16, 56, 56},
+                  half[] = {8, 64, 28, 28};
+    const int64_t depthwise[] = {64, 1, 3, 3}, point[] = {256, 64, 1, 1}, thin[] = {16, 64, 1, 1},
+                  square[] = {64, 64, 1, 1};
+    const char *forward = "aten.convolution.default", *backward = "aten.convolution_backward.default";
+    CHECK_EQ_INT(on_gpu(forward, operand(4, 4, wide), operand(4, 4, depthwise), operand(4, 4, wide)), 0);
+    CHECK_EQ_INT(on_gpu(backward, operand(4, 4, wide), operand(4, 4, wide), operand(4, 4, depthwise)), 0);
+    CHECK_EQ_INT(on_gpu(forward, operand(2, 4, wide), operand(2, 4, point), operand(2, 4, wider)), 0);
+    CHECK_EQ_INT(on_gpu(backward, operand(4, 4, wider), operand(4, 4, wide), operand(4, 4, point)), 0);
+    CHECK_EQ_INT(on_gpu(forward, operand(4, 4, wide), operand(4, 4, thin), operand(4, 4, few)), 0);
+    CHECK(on_gpu(backward, operand(4, 4, few), operand(4, 4, wide), operand(4, 4, thin)) > 0);
+    CHECK(on_gpu(forward, operand(4, 4, wide), operand(4, 4, square), operand(4, 4, half)) > 0); /* strided */
 }
 
 /* ---- On a CPU: what torch 2.13 with oneDNN was observed to allocate, with AVX-512 and two threads ---- */
@@ -259,6 +284,68 @@ TEST(copies_of_a_cpu_in_another_layout) {
     CHECK(is_near(on_cpu("aten.convolution_backward.default", narrow, 3, 0), 248196));
 }
 
+static int64_t forward_of(const char *name, ms__operand data, ms__operand weight, ms__operand result) {
+    const ms__operand operands[] = {data, weight, result};
+    return on_cpu(name, operands, 2, 1);
+}
+
+static int64_t backward_of(const char *name, ms__operand data, ms__operand weight, ms__operand result) {
+    const ms__operand operands[] = {result, data, weight};
+    return on_cpu(name, operands, 3, 0);
+}
+
+static ms__operand weight_of(int64_t element_bytes, int64_t n_out, int64_t n_in, int64_t edge) {
+    return operand(element_bytes, 4, (int64_t[]){n_out, n_in, edge, edge});
+}
+
+TEST(convolutions_of_a_cpu_by_kernel) {
+    ms__operand x = image(4, 4, 64, 16), y = image(4, 4, 128, 16), w = weight_of(4, 128, 64, 3);
+    CHECK_EQ_INT(forward_of("aten.convolution.cpu_blocked", x, w, y), 557056);
+    CHECK_EQ_INT(backward_of("aten.convolution_backward.cpu_blocked", x, w, y), 786432);
+    CHECK_EQ_INT(backward_of("aten.convolution_backward.cpu_blocked_copied", x, w, y), 1310720);
+    CHECK_EQ_INT(backward_of("aten.convolution_backward.cpu_last", x, w, y), 884736);
+    CHECK_EQ_INT(backward_of("aten.convolution_backward.cpu_last_copied", x, w, y), 1409024);
+    ms__operand point = weight_of(4, 128, 64, 1);
+    CHECK_EQ_INT(forward_of("aten.convolution.cpu_direct", x, point, y), 0);
+    CHECK_EQ_INT(backward_of("aten.convolution_backward.cpu_direct_copied", x, point, y), 524288);
+    ms__operand one = image(4, 1, 64, 16), one_y = image(4, 1, 128, 16);
+    CHECK_EQ_INT(forward_of("aten.convolution.cpu_columns", one, w, one_y), 589824);
+    ms__operand wide = image(4, 4, 32, 64), half = image(4, 4, 32, 32), square = weight_of(4, 32, 32, 3);
+    CHECK_EQ_INT(backward_of("aten.convolution_backward.cpu_blocked_strided", wide, square, half), 4157440);
+}
+
+TEST(convolutions_of_a_cpu_whose_channels_do_not_fill_blocks) {
+    ms__operand x = image(4, 4, 24, 64), y = image(4, 4, 40, 64), w = weight_of(4, 40, 24, 3);
+    CHECK_EQ_INT(forward_of("aten.convolution.cpu_blocked", x, w, y), 3145728);
+    CHECK_EQ_INT(backward_of("aten.convolution_backward.cpu_blocked", x, w, y), 5263616);
+    ms__operand picture = image(4, 4, 3, 64), stem = weight_of(4, 32, 3, 3), made = image(4, 4, 32, 64);
+    CHECK_EQ_INT(forward_of("aten.convolution.cpu_blocked", picture, stem, made), 2097152);
+    CHECK_EQ_INT(backward_of("aten.convolution_backward.cpu_blocked_weights", picture, stem, made), 2097152);
+    CHECK_EQ_INT(backward_of("aten.convolution_backward.cpu_blocked", picture, stem, made), 2964096);
+    ms__operand patch = weight_of(4, 512, 3, 32), patches = image(4, 4, 512, 2);
+    CHECK_EQ_INT(backward_of("aten.convolution_backward.cpu_blocked_weights", picture, patch, patches), 25215232);
+}
+
+TEST(depthwise_convolutions_of_a_cpu) {
+    ms__operand x = image(4, 4, 64, 16), narrow = image(2, 4, 64, 16);
+    ms__operand small = weight_of(4, 64, 1, 3), large = weight_of(4, 64, 1, 7), large16 = weight_of(2, 64, 1, 7);
+    CHECK_EQ_INT(forward_of("aten.convolution.cpu_blocked_depthwise", x, small, x), 264448);
+    CHECK_EQ_INT(forward_of("aten.convolution.cpu_last_depthwise", x, large, x), 12544);
+    CHECK_EQ_INT(backward_of("aten.convolution_backward.cpu_blocked_depthwise", x, small, x), 524288);
+    CHECK_EQ_INT(backward_of("aten.convolution_backward.cpu_blocked_depthwise", x, large, x), 262144);
+    CHECK_EQ_INT(backward_of("aten.convolution_backward.cpu_blocked_depthwise_weights", x, large, x), 100608);
+    CHECK_EQ_INT(backward_of("aten.convolution_backward.cpu_last_depthwise", x, small, x), 4608);
+    CHECK_EQ_INT(backward_of("aten.convolution_backward.cpu_last_depthwise", x, large, x), 3223808);
+    CHECK(is_near(backward_of("aten.convolution_backward.cpu_last_depthwise", narrow, large16, narrow), 5998856));
+}
+
+TEST(a_cpu_copies_what_is_not_contiguous) {
+    const ms__operand operands[] = {matrix(8, 16), matrix(8, 16)};
+    CHECK_EQ_INT(on_cpu("aten._log_softmax_backward_data.default.copies0", operands, 2, 0), 8 * 16 * 4);
+    CHECK_EQ_INT(on_cpu("aten._log_softmax_backward_data.default.copies01", operands, 2, 0), 2 * 8 * 16 * 4);
+    CHECK_EQ_INT(on_cpu("aten._log_softmax_backward_data.default", operands, 2, 0), 0);
+}
+
 static int64_t product16(int64_t rows, int64_t inner, int64_t columns) {
     const ms__operand operands[] = {operand(2, 2, (int64_t[]){rows, inner}), operand(2, 2, (int64_t[]){inner, columns}),
                                     operand(2, 2, (int64_t[]){rows, columns})};
@@ -293,6 +380,12 @@ TEST(nothing_overflows) {
                                         "aten._scaled_dot_product_flash_attention.default",
                                         "aten.convolution.default",
                                         "aten.convolution_backward.default",
+                                        "aten.convolution.cpu_blocked",
+                                        "aten.convolution.cpu_columns",
+                                        "aten.convolution_backward.cpu_blocked_strided_copied",
+                                        "aten.convolution_backward.cpu_blocked_depthwise",
+                                        "aten.convolution_backward.cpu_last_depthwise",
+                                        "aten._softmax.default.copies01",
                                         "aten.sum.dim_IntList",
                                         "aten.embedding_dense_backward.default",
                                         "aten._softmax_backward_data.default",
@@ -343,5 +436,8 @@ SUITE(ops, CASE(products), CASE(attention), CASE(memory_of_attention), CASE(grou
       CASE(memory_of_reductions), CASE(small_reductions_take_nothing), CASE(reductions_on_a_cpu_take_nothing),
       CASE(forms_of_reductions), CASE(views_cost_nothing), CASE(unknown_operations_move_their_bytes),
       CASE(random_operations), CASE(operands_that_are_not_on_the_device), CASE(memory_of_other_kernels),
-      CASE(convolutions), CASE(a_cpu_copies_operands_of_another_type), CASE(copies_of_a_cpu_in_another_layout),
-      CASE(blocks_of_a_cpu), CASE(recurrent_layers_of_a_cpu), CASE(nothing_overflows), CASE(rules_with_any_numbers));
+      CASE(convolutions), CASE(convolutions_that_need_no_copies_on_a_gpu), CASE(a_cpu_copies_operands_of_another_type),
+      CASE(copies_of_a_cpu_in_another_layout), CASE(convolutions_of_a_cpu_by_kernel),
+      CASE(convolutions_of_a_cpu_whose_channels_do_not_fill_blocks), CASE(depthwise_convolutions_of_a_cpu),
+      CASE(a_cpu_copies_what_is_not_contiguous), CASE(blocks_of_a_cpu), CASE(recurrent_layers_of_a_cpu),
+      CASE(nothing_overflows), CASE(rules_with_any_numbers));

@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "profile/profile.h"
+
 /* Reviewed like code: a change here changes every profile that is on disk. */
 static const char golden[] = "{\n"
                              "  \"memscale_profile\": 3,\n"
@@ -31,7 +33,30 @@ static const char golden[] = "{\n"
                              "      \"eligible\": true,\n"
                              "      \"run\": false\n"
                              "    }\n"
-                             "  ]\n"
+                             "  ],\n"
+                             "  \"step\": {\n"
+                             "    \"batch\": 0,\n"
+                             "    \"length\": 0,\n"
+                             "    \"recomputed\": true,\n"
+                             "    \"numbers\": [1024000,0,20480,51200],\n"
+                             "    \"costs\": [1,2,4,0,1,1,4,0],\n"
+                             "    \"scratches\": [],\n"
+                             "    \"keys\": [0,1,1,0,2,0,3,0,2,6],\n"
+                             "    \"rest\": [\n"
+                             "      [0,[0,0]],\n"
+                             "      [2,[2,1,0,3]],\n"
+                             "      [3,[2,1,1,2]]\n"
+                             "    ],\n"
+                             "    \"classes\": [\n"
+                             "      [\n"
+                             "        [1,[2,0,0,1,0,2,0,1,1,-1],[2,0,[3,4,1],1,0]],\n"
+                             "        [3,[2,0,0,4,2,0,2,0,1,0,1,-3,1,2],[2,0,2,0,1,2,1,-1]]\n"
+                             "      ],\n"
+                             "      []\n"
+                             "    ],\n"
+                             "    \"units\": [0,1],\n"
+                             "    \"order\": [-1,0,-1,-1,0]\n"
+                             "  }\n"
                              "}\n";
 
 static void golden_units(ms_unit units[2]) {
@@ -44,18 +69,15 @@ static void golden_units(ms_unit units[2]) {
     units[1].flags = MS_UNIT_ELIGIBLE;
 }
 
-static ms_profile_view view_with(const ms_unit *units, int64_t n_units) {
-    return (ms_profile_view){.struct_bytes = sizeof(ms_profile_view),
-                             .units = units,
-                             .n_units = n_units,
-                             .resident_bytes = 1000 * KB,
-                             .outside_bytes = 50 * KB};
-}
-
+/* A profile of these units with 1000 KB resident and 50 KB outside of units. What the units need is not what their step
+ * says but what is given, as in any file. */
 static ms_profile *profile_of(const ms_unit *units, int64_t n_units) {
-    ms_profile_view view = view_with(units, n_units);
-    ms_profile *profile = NULL;
-    CHECK_STATUS(ms_profile_create(&view, &profile), MS_OK);
+    ms_profile *profile = plain_profile(units, n_units);
+    for (int64_t i = 0; i < n_units; i++) {
+        const char *name = profile->units[i].name;
+        profile->units[i] = units[i];
+        profile->units[i].name = name;
+    }
     return profile;
 }
 
@@ -249,36 +271,33 @@ TEST(a_file_that_is_cut) {
     }
 }
 
-static void check_not_created(const ms_profile_view *view, ms_status wanted) {
-    ms_profile *profile = NULL;
-    CHECK_STATUS(ms_profile_create(view, &profile), wanted);
-    CHECK(profile == NULL);
+TEST(no_step) {
+    const char *step = strstr(golden, ",\n  \"step\"");
+    char text[sizeof golden + 8];
+    (void)snprintf(text, sizeof text, "%.*s\n}\n", (int)(step - golden), golden);
+    check_refused(text, MS_E_PARSE);
+    CHECK_EQ_STR(ms_error_message(), "\"step\" is missing: the profile has no training step");
+    check_refused(with("\"step\": {", "\"step\": null, \"also\": {"), MS_E_PARSE);
 }
 
-TEST(what_cannot_be_created) {
+static void check_not_copied(const ms_unit *unit, ms_status wanted) {
+    ms__arena arena = {0};
+    ms_unit *copies = NULL;
+    CHECK_STATUS(ms__units_copy(&arena, unit, 1, &copies), wanted);
+    CHECK(copies == NULL);
+    ms__arena_free(&arena);
+}
+
+TEST(units_that_are_refused) {
     ms_unit unit = plain_unit("a", 10, 1);
-    const ms_profile_view good = view_with(&unit, 1);
-    ms_profile_view bad = good;
-    check_not_created(NULL, MS_E_INVALID);
-    CHECK_STATUS(ms_profile_create(&good, NULL), MS_E_INVALID);
-    bad.struct_bytes = 8;
-    check_not_created(&bad, MS_E_INVALID);
-    bad = good;
-    bad.n_units = -1;
-    check_not_created(&bad, MS_E_INVALID);
-    bad = good;
-    bad.units = NULL;
-    check_not_created(&bad, MS_E_INVALID);
-    bad = good;
-    bad.resident_bytes = -1;
-    check_not_created(&bad, MS_E_LIMIT);
-    bad = good;
-    bad.outside_bytes = INT64_MAX;
-    check_not_created(&bad, MS_E_LIMIT);
     unit.param_bytes = -1;
-    check_not_created(&good, MS_E_LIMIT);
+    check_not_copied(&unit, MS_E_LIMIT);
+    unit = plain_unit("a", INT64_MAX, 1);
+    check_not_copied(&unit, MS_E_LIMIT);
     unit = plain_unit(NULL, 10, 1);
-    check_not_created(&good, MS_E_INVALID);
+    check_not_copied(&unit, MS_E_INVALID);
+    unit = plain_unit("", 10, 1);
+    check_not_copied(&unit, MS_E_INVALID);
 }
 
 TEST(missing_arguments) {
@@ -302,4 +321,5 @@ TEST(missing_arguments) {
 SUITE(profile, CASE(the_golden_profile), CASE(blocks_are_marked), CASE(a_profile_has_copies),
       CASE(a_profile_without_units_comes_back), CASE(strange_names_come_back), CASE(a_profile_makes_a_plan),
       CASE(versions), CASE(older_versions), CASE(unknown_missing_and_duplicate_keys), CASE(wrong_types),
-      CASE(values_out_of_range), CASE(a_file_that_is_cut), CASE(what_cannot_be_created), CASE(missing_arguments));
+      CASE(values_out_of_range), CASE(a_file_that_is_cut), CASE(no_step), CASE(units_that_are_refused),
+      CASE(missing_arguments));

@@ -323,7 +323,7 @@ TEST(malformed_events) {
     check_event_refused(MS_TRACE_PHASE, MS_N_PHASES, 0);
     check_event_refused(MS_TRACE_PHASE, MS_PHASE_END, 0); /* and then back */
     fresh();
-    event_at(MS_TRACE_UNIT)->kind = MS_TRACE_RECOMPUTE + 1;
+    event_at(MS_TRACE_UNIT)->kind = MS_TRACE_SAVE + 1;
     check_refused(MS_E_INVALID);
     fresh();
     event_at(MS_TRACE_UNIT)->kind = -1;

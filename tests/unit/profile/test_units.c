@@ -171,6 +171,77 @@ TEST(a_list_of_stages_is_opened) {
     check_units(&m, units, n);
 }
 
+/* One level deep: the block of ConvNeXt, or a residual block of a diffusion model. */
+static int64_t add_shallow_block(model *m, int64_t parent, int64_t width) {
+    int64_t block = add(m, parent, "ShallowBlock", 0, CALLED);
+    (void)add_leaf(m, block, "Conv2d", width * 9);
+    (void)add_leaf(m, block, "LayerNorm", width);
+    (void)add_leaf(m, block, "Linear", width * width * 4);
+    (void)add_leaf(m, block, "Gelu", 0);
+    (void)add_leaf(m, block, "Linear", width * width * 4);
+    return block;
+}
+
+/* A stage with `n` shallow blocks, and before them a list of what shrinks its input; adds its units to `units`. */
+static int64_t add_shallow_stage(model *m, int64_t parent, int64_t width, int n, int64_t *units) {
+    int64_t n_units = 0, stage = add(m, parent, "Stage", 0, CALLED);
+    int64_t list = add(m, stage, "ModuleList", 0, LIST);
+    units[n_units++] = add_leaf(m, list, "LayerNorm", width);
+    units[n_units++] = add_leaf(m, list, "Conv2d", width * width);
+    list = add(m, stage, "ModuleList", 0, LIST);
+    for (int i = 0; i < n; i++) units[n_units++] = add_shallow_block(m, list, width);
+    return n_units;
+}
+
+TEST(stages_of_shallow_blocks_are_opened) {
+    static const int depths[] = {3, 3, 9, 1}; /* the class of the last block recurs in other stages */
+    model m = {0};
+    int64_t units[32], n = 0, root = add(&m, -1, "ConvNext", 0, CALLED);
+    units[n++] = add_leaf(&m, root, "Embedding", 100);
+    int64_t encoder = add(&m, root, "Encoder", 0, CALLED), stages = add(&m, encoder, "ModuleList", 0, LIST);
+    for (int i = 0; i < 4; i++) n += add_shallow_stage(&m, stages, 8 << i, depths[i], units + n);
+    units[n++] = add_leaf(&m, root, "LayerNorm", 10);
+    check_units(&m, units, n);
+}
+
+/* The decoder of an autoencoder: two of its four stages are equal. */
+TEST(some_stages_may_be_equal) {
+    static const int64_t widths[] = {64, 64, 32, 16};
+    model m = {0};
+    int64_t units[32], n = 0, root = add(&m, -1, "Decoder", 0, CALLED), stages = add(&m, root, "ModuleList", 0, LIST);
+    for (int i = 0; i < 4; i++) n += add_shallow_stage(&m, stages, widths[i], 3, units + n);
+    check_units(&m, units, n);
+}
+
+TEST(equal_stages_are_blocks) {
+    model m = {0};
+    int64_t units[4], inside[8], root = add(&m, -1, "Model", 0, CALLED), stages = add(&m, root, "ModuleList", 0, LIST);
+    for (int i = 0; i < 4; i++) {
+        units[i] = m.n;
+        (void)add_shallow_stage(&m, stages, 16, 3, inside);
+    }
+    check_units(&m, units, 4);
+}
+
+/* Stages of two blocks that differ, each of which is a list of convolutions with their norms. */
+TEST(blocks_that_consist_of_lists_are_not_opened) {
+    model m = {0};
+    int64_t units[16], n = 0, root = add(&m, -1, "RegNet", 0, CALLED), stages = add(&m, root, "ModuleList", 0, LIST);
+    for (int stage = 0; stage < 3; stage++) {
+        int64_t list = add(&m, add(&m, stages, "Stage", 0, CALLED), "Sequential", 0, LIST | CALLED);
+        for (int i = 0; i < 2; i++) {
+            int64_t block = units[n++] = add(&m, list, "Block", 0, CALLED);
+            int64_t layers = add(&m, block, "Sequential", 0, LIST | CALLED);
+            for (int k = 0; k < 3; k++) {
+                int64_t layer = add(&m, layers, "ConvLayer", 0, CALLED);
+                (void)add_leaf(&m, layer, "Conv2d", (100 + i) << stage);
+                (void)add_leaf(&m, layer, "BatchNorm2d", 10);
+            }
+        }
+    }
+    check_units(&m, units, n);
+}
+
 static int64_t add_expert_block(model *m, int64_t parent, int n_experts) {
     int64_t block = add(m, parent, "Block", 0, CALLED);
     (void)add_leaf(m, block, "LayerNorm", 16);
@@ -200,6 +271,18 @@ TEST(dense_and_expert_blocks_in_turn) {
     for (int i = 0; i < 6; i++)
         units[i] = i % 2 == 0 ? add_transformer_block(&m, list, 16) : add_expert_block(&m, list, 4);
     check_units(&m, units, 6);
+}
+
+/* A dense block and one with experts: neither is equal to the other, and experts are one level deep. */
+TEST(experts_of_the_only_expert_block) {
+    model m = {0};
+    int64_t units[2], root = add(&m, -1, "MoE", 0, CALLED), list = add(&m, root, "ModuleList", 0, LIST);
+    units[0] = add_transformer_block(&m, list, 16);
+    units[1] = add(&m, list, "Block", 0, CALLED);
+    (void)add_leaf(&m, units[1], "LayerNorm", 16);
+    int64_t experts = add(&m, units[1], "ModuleList", 0, LIST);
+    for (int i = 0; i < 4; i++) (void)add_shallow_block(&m, experts, 16);
+    check_units(&m, units, 2);
 }
 
 TEST(a_plain_sequence_of_layers) {
@@ -356,8 +439,11 @@ TEST(arguments_are_checked) {
 SUITE(units, CASE(gpt), CASE(blocks_are_marked), CASE(the_only_block_of_a_list_is_one),
       CASE(other_members_of_a_list_are_no_blocks), CASE(without_repetition_there_are_no_blocks),
       CASE(a_list_of_blocks_that_is_called), CASE(a_list_of_one_block), CASE(resnet_stages_are_opened),
-      CASE(a_list_of_stages_is_opened), CASE(experts_stay_inside_their_block), CASE(dense_and_expert_blocks_in_turn),
-      CASE(a_plain_sequence_of_layers), CASE(a_sequence_inside_a_model), CASE(activations_alone_are_no_repetition),
-      CASE(without_repetition_large_children_are_opened), CASE(opaque_modules_are_taken_whole),
-      CASE(an_opaque_root_has_no_units), CASE(a_root_without_children_has_no_units), CASE(containers_are_never_units),
+      CASE(a_list_of_stages_is_opened), CASE(stages_of_shallow_blocks_are_opened), CASE(some_stages_may_be_equal),
+      CASE(equal_stages_are_blocks), CASE(blocks_that_consist_of_lists_are_not_opened),
+      CASE(experts_of_the_only_expert_block), CASE(experts_stay_inside_their_block),
+      CASE(dense_and_expert_blocks_in_turn), CASE(a_plain_sequence_of_layers), CASE(a_sequence_inside_a_model),
+      CASE(activations_alone_are_no_repetition), CASE(without_repetition_large_children_are_opened),
+      CASE(opaque_modules_are_taken_whole), CASE(an_opaque_root_has_no_units),
+      CASE(a_root_without_children_has_no_units), CASE(containers_are_never_units),
       CASE(units_never_contain_each_other), CASE(invalid_trees), CASE(invalid_sizes), CASE(arguments_are_checked));

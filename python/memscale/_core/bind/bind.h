@@ -53,10 +53,6 @@ typedef struct core_step {
 /* Complete a request (py_request.c) by a step. -1 with an exception. */
 int core_request_complete(core_state *state, PyObject *request, core_step *step, int fused);
 
-/* Units as the library takes them, from a list of tuples; names are borrowed. NULL with an exception, else PyMem_Free.
- */
-ms_unit *core_read_units(PyObject *list, Py_ssize_t *out_n);
-
 /* Bytes by category as a list. */
 PyObject *core_parts_of(const int64_t *parts);
 
@@ -73,11 +69,11 @@ PyObject *core_capability_has_bf16(PyObject *module, PyObject *capability);
 PyObject *core_capability_has_fp16(PyObject *module, PyObject *capability);
 PyObject *core_plan_from_json(PyObject *module, PyObject *text);
 PyObject *core_next_batch(PyObject *module, PyObject *args, PyObject *keywords);
-PyObject *core_profile_from_units(PyObject *module, PyObject *const *args, Py_ssize_t n);
 PyObject *core_profile_from_traces(PyObject *module, PyObject *const *args, Py_ssize_t n);
+PyObject *core_profile_from_watched(PyObject *module, PyObject *const *args, Py_ssize_t n);
 PyObject *core_profile_from_json(PyObject *module, PyObject *text);
 PyObject *core_profile_fit(PyObject *module, PyObject *list);
-PyObject *core_run_in_child(PyObject *module, PyObject *args, PyObject *keywords);
+PyObject *core_run_in_children(PyObject *module, PyObject *args, PyObject *keywords);
 PyObject *core_format_bytes(PyObject *module, PyObject *number);
 PyObject *core_format_ns(PyObject *module, PyObject *number);
 PyObject *core_format_place(PyObject *module, PyObject *const *args, Py_ssize_t n);

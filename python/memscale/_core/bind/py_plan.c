@@ -80,11 +80,38 @@ static PyObject *plan_to_json(PyObject *self, PyObject *Py_UNUSED(unused)) {
     return status == MS_OK ? core_text_to_str(text) : core_raise(core_state_of_type(Py_TYPE(self)), status);
 }
 
-PyDoc_STRVAR(check_doc, "check_units($self, units, /)\n--\n\nRaise unless the plan is for exactly these units.");
+PyDoc_STRVAR(check_doc, "check_units($self, units, /)\n--\n\n"
+                        "Raise unless the plan is for exactly these units: tuples (name, param_bytes).");
+
+/* Names are borrowed. NULL with an exception, else PyMem_Free. */
+static ms_unit *read_units(PyObject *list, Py_ssize_t *out_n) {
+    if (!PyList_Check(list)) {
+        PyErr_SetString(PyExc_TypeError, "units must be a list of tuples");
+        return NULL;
+    }
+    Py_ssize_t n = PyList_Size(list);
+    ms_unit *units = PyMem_Calloc((size_t)n + 1, sizeof *units);
+    if (units == NULL) {
+        (void)PyErr_NoMemory();
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < n; i++) {
+        long long param_bytes;
+        PyObject *row = PyList_GetItem(list, i);
+        if (!PyTuple_Check(row)) PyErr_SetString(PyExc_TypeError, "units must be a list of tuples");
+        if (PyErr_Occurred() || !PyArg_ParseTuple(row, "sL", &units[i].name, &param_bytes)) {
+            PyMem_Free(units);
+            return NULL;
+        }
+        units[i].param_bytes = param_bytes;
+    }
+    *out_n = n;
+    return units;
+}
 
 static PyObject *plan_check_units(PyObject *self, PyObject *list) {
     Py_ssize_t n = 0;
-    ms_unit *units = core_read_units(list, &n);
+    ms_unit *units = read_units(list, &n);
     if (units == NULL) return NULL;
     ms_status status = ms_plan_check_units(((PlanObject *)self)->plan, units, n);
     PyMem_Free(units);

@@ -91,9 +91,39 @@ static int read_unit_arrays(PyObject *sizes, PyObject *flags, ms_profile_request
         read_array(flags, sizeof *out->unit_flags, (const void **)&out->unit_flags, &n_flags) < 0)
         return -1;
     if (n_sizes == out->n_units && n_flags == out->n_units) return 0;
-    PyErr_SetString(PyExc_ValueError,
-                    "profile_from_traces(): param_bytes and flags must have one number for each name");
+    PyErr_SetString(PyExc_ValueError, "a profile: param_bytes and flags must have one number for each name");
     return -1;
+}
+
+static int read_shape(PyObject *shape, ms_profile_request *out) {
+    long long batch, length;
+    if (!PyTuple_Check(shape) || !PyArg_ParseTuple(shape, "LL;a shape is (batch, length)", &batch, &length)) {
+        if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "a shape is (batch, length)");
+        return -1;
+    }
+    out->batch = batch;
+    out->length = length;
+    return 0;
+}
+
+typedef ms_status profile_maker(const ms_profile_request *request, ms_profile **out_profile);
+
+/* A profile of the units in args[0] to args[2], with the traces of the request. */
+static PyObject *make_profile(PyObject *module, PyObject *const *args, ms_profile_request *request,
+                              profile_maker *maker) {
+    PyObject *result = NULL;
+    const char **names = read_names(args[0], &request->n_units);
+    request->unit_names = names;
+    if (names != NULL && read_unit_arrays(args[1], args[2], request) == 0) {
+        ms_profile *profile = NULL;
+        ms_status status;
+        Py_BEGIN_ALLOW_THREADS
+        status = maker(request, &profile);
+        Py_END_ALLOW_THREADS
+        result = core_wrap_profile(core_get_state(module), status, profile);
+    }
+    PyMem_Free((void *)names);
+    return result;
 }
 
 PyObject *core_profile_from_traces(PyObject *module, PyObject *const *args, Py_ssize_t n_args) {
@@ -101,28 +131,23 @@ PyObject *core_profile_from_traces(PyObject *module, PyObject *const *args, Py_s
     ms_trace plain = {0}, recomputed = {0};
     ms_profile_request request = {.struct_bytes = sizeof request, .plain = &plain};
     PyObject *result = NULL;
-    long long batch, length;
-    if (!PyTuple_Check(args[5]) || !PyArg_ParseTuple(args[5], "LL;a shape is (batch, length)", &batch, &length)) {
-        if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "a shape is (batch, length)");
-        return NULL;
-    }
-    request.batch = batch;
-    request.length = length;
-    const char **names = read_names(args[0], &request.n_units);
-    request.unit_names = names;
-    if (names == NULL || read_unit_arrays(args[1], args[2], &request) < 0) goto done;
-    if (read_trace(args[3], &plain) < 0 || (args[4] != Py_None && read_trace(args[4], &recomputed) < 0)) goto done;
     if (args[4] != Py_None) request.recomputed = &recomputed;
-    ms_profile *profile = NULL;
-    ms_status status;
-    Py_BEGIN_ALLOW_THREADS
-    status = ms_profile_from_traces(&request, &profile);
-    Py_END_ALLOW_THREADS
-    result = core_wrap_profile(core_get_state(module), status, profile);
-done:
+    if (read_shape(args[5], &request) == 0 && read_trace(args[3], &plain) == 0 &&
+        (args[4] == Py_None || read_trace(args[4], &recomputed) == 0))
+        result = make_profile(module, args, &request, ms_profile_from_traces);
     PyMem_Free((void *)plain.names);
     PyMem_Free((void *)recomputed.names);
-    PyMem_Free((void *)names);
+    return result;
+}
+
+PyObject *core_profile_from_watched(PyObject *module, PyObject *const *args, Py_ssize_t n_args) {
+    if (!core_check_count("profile_from_watched", n_args, 5)) return NULL;
+    ms_trace trace = {0};
+    ms_profile_request request = {.struct_bytes = sizeof request, .recomputed = &trace};
+    PyObject *result = NULL;
+    if (read_shape(args[4], &request) == 0 && read_trace(args[3], &trace) == 0)
+        result = make_profile(module, args, &request, ms_profile_from_watched_trace);
+    PyMem_Free((void *)trace.names);
     return result;
 }
 
@@ -132,59 +157,6 @@ PyObject *core_profile_from_json(PyObject *module, PyObject *object) {
     if (text == NULL) return NULL;
     ms_profile *profile = NULL;
     ms_status status = ms_profile_from_json(text, (size_t)n, &profile);
-    return core_wrap_profile(core_get_state(module), status, profile);
-}
-
-/* ---- Units alone ---- */
-
-ms_unit *core_read_units(PyObject *list, Py_ssize_t *out_n) {
-    if (!PyList_Check(list)) {
-        PyErr_SetString(PyExc_TypeError, "units must be a list of tuples");
-        return NULL;
-    }
-    Py_ssize_t n = PyList_Size(list);
-    ms_unit *units = PyMem_Calloc((size_t)n + 1, sizeof *units);
-    if (units == NULL) {
-        (void)PyErr_NoMemory();
-        return NULL;
-    }
-    for (Py_ssize_t i = 0; i < n; i++) {
-        long long params, saved, boundary, rows;
-        unsigned int flags;
-        PyObject *row = PyList_GetItem(list, i);
-        if (!PyTuple_Check(row)) {
-            PyErr_SetString(PyExc_TypeError, "units must be a list of tuples");
-            PyMem_Free(units);
-            return NULL;
-        }
-        if (!PyArg_ParseTuple(row, "sLLLLI", &units[i].name, &params, &saved, &boundary, &rows, &flags)) {
-            PyMem_Free(units);
-            return NULL;
-        }
-        units[i].param_bytes = params;
-        units[i].saved_bytes = saved;
-        units[i].input_bytes = boundary;
-        units[i].n_rows = rows;
-        units[i].flags = flags;
-    }
-    *out_n = n;
-    return units;
-}
-
-PyObject *core_profile_from_units(PyObject *module, PyObject *const *args, Py_ssize_t n_args) {
-    Py_ssize_t n = 0;
-    if (!core_check_count("profile_from_units", n_args, 3)) return NULL;
-    ms_profile_view view = {.struct_bytes = sizeof view,
-                            .resident_bytes = PyLong_AsLongLong(args[1]),
-                            .outside_bytes = PyLong_AsLongLong(args[2])};
-    if (PyErr_Occurred()) return NULL;
-    ms_unit *units = core_read_units(args[0], &n);
-    if (units == NULL) return NULL;
-    view.units = units;
-    view.n_units = n;
-    ms_profile *profile = NULL;
-    ms_status status = ms_profile_create(&view, &profile);
-    PyMem_Free(units);
     return core_wrap_profile(core_get_state(module), status, profile);
 }
 

@@ -99,21 +99,21 @@ int core_request_complete(core_state *state, PyObject *object, core_step *step, 
     return core_is_none(step->may_change) ? 0 : set_may_change(step);
 }
 
-PyDoc_STRVAR(plan_doc, "plan($self, profile, *, half=None, may_change=None, fused=False, recompute_all=False)\n--\n\n"
+PyDoc_STRVAR(plan_doc, "plan($self, profile, *, half=None, may_change=None, fused=False, held=False)\n--\n\n"
                        "Decide what is done to each unit of a step.\n\n"
                        "half: the same step in 16 bits. may_change: bytes, 0 for each unit that has to be kept. fused: "
-                       "the optimizer takes no temporaries. recompute_all: no decision, every unit is recomputed.");
+                       "the optimizer takes no temporaries. held: gradients exist when the step begins, and stay.");
 
 static PyObject *request_plan(PyObject *self, PyObject *args, PyObject *keywords) {
-    static const char *const names[] = {"profile", "half", "may_change", "fused", "recompute_all", NULL};
+    static const char *const names[] = {"profile", "half", "may_change", "fused", "held", NULL};
     core_state *state = core_state_of_type(Py_TYPE(self));
     core_step step = {0};
-    int fused = 0, recompute_all = 0;
+    int fused = 0, held = 0;
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$OOpp:plan", (char **)names, &step.profile, &step.half,
-                                     &step.may_change, &fused, &recompute_all) ||
+                                     &step.may_change, &fused, &held) ||
         core_request_complete(state, self, &step, fused) < 0)
         return NULL;
-    if (recompute_all) step.request.flags |= MS_PLAN_RECOMPUTE_ALL;
+    if (held) step.request.simulation |= MS_SIMULATE_KEEP_GRADIENTS;
     ms_plan *plan = NULL;
     ms_status status;
     Py_BEGIN_ALLOW_THREADS

@@ -108,17 +108,17 @@ static int fill(ShapePlansObject *self, PyObject *source, PyObject *wrap) {
 }
 
 static PyObject *shape_plans_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static const char *const names[] = {"request", "plan", "profile",    "sizes", "shape",
-                                        "source",  "wrap", "may_change", "fused", NULL};
+    static const char *const names[] = {"request", "plan",       "profile", "sizes", "shape", "source",
+                                        "wrap",    "may_change", "fused",   "held",  NULL};
     core_state *state = core_state_of_type(type);
     core_step step = {0};
     PyObject *request = NULL, *plan = NULL, *sizes = NULL, *shape = NULL, *source = NULL, *wrap = NULL, *object = NULL;
-    int fused = 0;
+    int fused = 0, held = 0;
     int64_t numbers[MAX_SIZES];
     ms_input input;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|$OO!OOOOOOp:ShapePlans", (char **)names, &request,
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|$OO!OOOOOOpp:ShapePlans", (char **)names, &request,
                                      state->plan_type, &plan, &step.profile, &sizes, &shape, &source, &wrap,
-                                     &step.may_change, &fused))
+                                     &step.may_change, &fused, &held))
         return NULL;
     if (request == NULL || plan == NULL || step.profile == NULL || sizes == NULL || shape == NULL || source == NULL ||
         wrap == NULL) {
@@ -127,6 +127,7 @@ static PyObject *shape_plans_new(PyTypeObject *type, PyObject *args, PyObject *k
     }
     if (core_request_complete(state, request, &step, fused) < 0 || read_input(sizes, shape, numbers, &input) < 0)
         return NULL;
+    if (held) step.request.simulation |= MS_SIMULATE_KEEP_GRADIENTS;
     ShapePlansObject *self = core_allocate(type);
     if (self == NULL) return NULL;
     if (fill(self, source, wrap) < 0 || create_plans(self, state, &step, core_plan_of(state, plan), &input) < 0) {

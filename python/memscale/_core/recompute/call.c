@@ -441,7 +441,8 @@ static PyObject *run_and_note(core_state *state, Call *self, const core_facts *f
     PyObject *pack = saved == NULL ? NULL : PyObject_GetAttr(saved, state->str_pack);
     PyObject *result = NULL;
     core_randomness_clear(&self->random);
-    if (pack != NULL && core_randomness_note(state, &self->random, self->devices, facts->draws_outside_torch) == 0)
+    if (pack != NULL && core_randomness_note(state, &self->random, self->devices, self->state->generators,
+                                             facts->draws_outside_torch) == 0)
         result = core_run_hooked(state, pack, self->unit->plain, args, kwargs);
     if (result != NULL && core_randomness_keep_moved(state, &self->random, facts->draws_random_numbers) < 0)
         Py_CLEAR(result);
@@ -490,7 +491,8 @@ PyObject *core_unit_run(PyObject *unit, PyTypeObject *type, PyObject *const *arg
     if (!core_check_run_arguments("run", args, names == NULL ? n : -1)) return NULL;
     core_state *state = core_state_of_type(type);
     Call *call = core_call_new(state, (Unit *)unit, args[0], args[1]);
-    const core_facts *facts = call == NULL || call->inputs.opaque != NULL ? NULL : find_facts(call);
+    int cannot = call == NULL || call->inputs.opaque != NULL || call->state->unrestorable != NULL;
+    const core_facts *facts = cannot ? NULL : find_facts(call);
     if (facts == NULL) return (PyObject *)call;
     PyObject *result = run_first(state, call, *facts, args[0], args[1]);
     Py_DECREF((PyObject *)call);
@@ -530,6 +532,29 @@ static int announce(core_state *state, Call *self) {
     return on_backward == NULL || on_backward == Py_None ? 0 : call_void(on_backward);
 }
 
+/* The recomputation is over; keeps an exception that is set. */
+static int announce_end(Call *self) {
+    PyObject *on_end = self->unit->on_end;
+    if (on_end == NULL || on_end == Py_None) return 0;
+    core_pending pending = core_set_aside();
+    int status = call_void(on_end);
+    core_put_back(pending);
+    return status;
+}
+
+int core_call_note_save(Call *self, Py_ssize_t index, PyObject *tensor) {
+    PyObject *on_save = self->unit->on_save;
+    if (on_save == NULL || on_save == Py_None) return 0;
+    PyObject *number = PyLong_FromSsize_t(index);
+    if (number == NULL) return -1;
+    Py_INCREF(on_save); /* it may replace itself */
+    PyObject *result = PyObject_CallFunctionObjArgs(on_save, (PyObject *)self, number, tensor, NULL);
+    Py_DECREF(on_save);
+    Py_DECREF(number);
+    Py_XDECREF(result);
+    return result == NULL ? -1 : 0;
+}
+
 int core_call_recompute(core_state *state, Call *self, PyObject *saved) {
     if (announce(state, self) < 0 || check_unchanged(state, self) < 0) return -1;
     if (core_call_enter(state, self) < 0) return -1;
@@ -542,5 +567,6 @@ int core_call_recompute(core_state *state, Call *self, PyObject *saved) {
         PyErr_Clear();
         status = 0;
     }
-    return core_call_leave(state, self) < 0 ? -1 : status;
+    if (core_call_leave(state, self) < 0) status = -1;
+    return announce_end(self) < 0 ? -1 : status;
 }

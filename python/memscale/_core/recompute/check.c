@@ -46,6 +46,21 @@ static int set_problem_raised(check *c) {
     return set_problem_text(c, text, 1);
 }
 
+/* ---- Who watches the unit ---- */
+
+enum stage { FIRST_RUN = 0, SECOND_RUN = 1, RUNS_OVER = 2 };
+
+/* Tell that a run begins, or that the second is over; keeps an exception that is set. */
+static int announce(check *c, enum stage stage) {
+    PyObject *on_check = c->call->unit->on_check;
+    if (on_check == NULL || on_check == Py_None) return 0;
+    core_pending pending = core_set_aside();
+    PyObject *result = PyObject_CallFunction(on_check, "i", (int)stage);
+    Py_XDECREF(result);
+    core_put_back(pending);
+    return result == NULL ? -1 : 0;
+}
+
 /* ---- Comparing ---- */
 
 /* The tensors in the inputs, as a new list. */
@@ -269,12 +284,38 @@ static PyObject *recompute(check *c, const core_randomness *after, int *moved) {
     return second;
 }
 
-/* The same, after which generators and hooks are as after the first run. */
+/* What the unit's classes, files and objects hold, to be put back. New reference. */
+static PyObject *note_elsewhere(check *c) {
+    PyObject *modules = PyList_New(0), *noted = NULL;
+    int status = modules == NULL ? -1 : 0;
+    for (Py_ssize_t i = 0; status == 0 && i < c->call->state->n; i++)
+        status = PyList_Append(modules, c->call->state->entries[i].module);
+    if (status == 0) noted = PyObject_CallFunctionObjArgs(c->state->note_elsewhere, modules, NULL);
+    Py_XDECREF(modules);
+    return noted;
+}
+
+/* Put it back. What changed is the problem. */
+static int undo_elsewhere(check *c, PyObject *noted) {
+    PyObject *changed = PyObject_CallMethodObjArgs(noted, c->state->str_undo, NULL);
+    int status = changed == NULL ? -1 : 0;
+    if (status == 0 && changed != Py_None) {
+        Py_CLEAR(c->problem);
+        status = set_problem_text(
+            c, PyUnicode_FromFormat("it changes %S, and a recomputation would change that again", changed), 1);
+    }
+    Py_XDECREF(changed);
+    return status;
+}
+
+/* The same, after which generators, hooks and what is shared with others are as after the first run. */
 static PyObject *recompute_aside(check *c, int *moved) {
     core_randomness after;
-    PyObject *hooks = note_hooks(c), *second = NULL;
-    if (hooks == NULL || core_randomness_note(c->state, &after, c->call->devices, 1) < 0) {
+    PyObject *hooks = note_hooks(c), *second = NULL, *elsewhere = hooks == NULL ? NULL : note_elsewhere(c);
+    if (elsewhere == NULL ||
+        core_randomness_note(c->state, &after, c->call->devices, c->call->state->generators, 1) < 0) {
         Py_XDECREF(hooks);
+        Py_XDECREF(elsewhere);
         return NULL;
     }
     second = recompute(c, &after, moved);
@@ -284,8 +325,12 @@ static PyObject *recompute_aside(check *c, int *moved) {
     pending = core_set_aside();
     if (core_randomness_restore(c->state, &after, NULL) < 0) status = -1;
     core_put_back(pending);
+    pending = core_set_aside();
+    if (undo_elsewhere(c, elsewhere) < 0) status = -1;
+    core_put_back(pending);
     core_randomness_clear(&after);
     Py_DECREF(hooks);
+    Py_DECREF(elsewhere);
     if (status < 0) Py_CLEAR(second);
     return second;
 }
@@ -301,8 +346,14 @@ static int compare_outputs(check *c, PyObject *ours, PyObject *second) {
 
 static int recompute_and_compare(check *c, PyObject *ours) {
     int moved = 0;
+    if (announce(c, SECOND_RUN) < 0) return -1;
     PyObject *second = recompute_aside(c, &moved);
+    if (announce(c, RUNS_OVER) < 0) Py_CLEAR(second);
     if (second == NULL) return PyErr_Occurred() ? -1 : 0; /* it has set the problem */
+    if (c->problem != NULL) {                             /* it changed something elsewhere */
+        Py_DECREF(second);
+        return 0;
+    }
     int status = moved ? set_problem(c, "it drew a different number of random values when it was recomputed", 1)
                        : compare_outputs(c, ours, second);
     Py_DECREF(second);
@@ -329,7 +380,8 @@ static int run_kept(check *c) {
     c->saved = core_saved_new(state, call, 1);
     PyObject *pack = c->saved == NULL ? NULL : PyObject_GetAttr(c->saved, state->str_pack);
     core_randomness_clear(&call->random);
-    if (pack != NULL && core_randomness_note(state, &call->random, call->devices, 1) == 0)
+    if (pack != NULL && core_randomness_note(state, &call->random, call->devices, call->state->generators, 1) == 0 &&
+        announce(c, FIRST_RUN) == 0)
         c->output = core_run_hooked(state, pack, call->unit->plain, c->args, c->kwargs);
     Py_XDECREF(pack);
     return c->output == NULL ? -1 : core_randomness_keep_moved(state, &call->random, 0);
@@ -344,10 +396,26 @@ static int settle(check *c) {
     return status;
 }
 
+/* The unit owns what a second run would move on: it runs once, as without MemScale. */
+static PyObject *run_plainly(check *c) {
+    PyObject *result = NULL, *held = PyList_New(0);
+    if (held != NULL) c->output = PyObject_Call(c->call->unit->plain, c->args, c->kwargs);
+    if (c->output != NULL) {
+        Py_INCREF(c->call->state->unrestorable); /* set_problem_text() takes it over */
+        if (set_problem_text(c, c->call->state->unrestorable, 0) == 0)
+            result = PyTuple_Pack(3, c->output, c->problem, held);
+    }
+    Py_XDECREF(held);
+    Py_CLEAR(c->output);
+    Py_CLEAR(c->problem);
+    return result;
+}
+
 PyObject *core_call_run_checked(PyObject *object, PyObject *const *args, Py_ssize_t n) {
     if (!core_check_run_arguments("run_checked", args, n)) return NULL;
     check c = {
         .state = core_state_of_type(Py_TYPE(object)), .call = (Call *)object, .args = args[0], .kwargs = args[1]};
+    if (c.call->state->unrestorable != NULL) return run_plainly(&c);
     PyObject *before = input_tensors(&c), *held = NULL, *result = NULL;
     int status = before == NULL ? -1 : run_kept(&c);
     if (status == 0) held = core_saved_held(c.saved);

@@ -6,9 +6,10 @@
  * looked into, such as a key-value cache, is reported: there is no way to tell whether the call changes it.
  *
  * Generators are noted before the first run; those that did not move are forgotten after it, so a recomputation puts
- * back only what the unit draws from. A generator on a GPU is its seed and offset: two numbers, no tensor, no wait for
- * the device. The states of Python's and numpy's generators are compared in place where randomness.c found that to
- * work; else, and for a unit that is known to draw from them, their own functions are called (kind API).
+ * back only what the unit draws from. Those that its modules own are among them (owned.c). A generator on a GPU is its
+ * seed and offset: two numbers, no tensor, no wait for the device. The states of Python's and numpy's generators are
+ * compared in place where randomness.c found that to work; else, and for a unit that is known to draw from them, their
+ * own functions are called (kind API).
  */
 #include "recompute.h"
 
@@ -176,13 +177,13 @@ int core_inputs_copy(core_state *state, PyObject *args, PyObject *kwargs, core_i
 
 /* ---- Random generators ---- */
 
-enum kind { TORCH_STATE, TORCH_OFFSET, RAW_PYTHON, RAW_NUMPY, API };
+enum kind { TORCH_STATE, TORCH_OFFSET, RAW_PYTHON, RAW_NUMPY, API, OWNED };
 
 struct core_generator {
     enum kind kind;
-    PyObject *object; /* owned: the generator; of kind API, what note_python() or note_numpy() returned */
+    PyObject *object; /* owned: the generator; of kinds API and OWNED, what state->note_...() returned */
     PyObject *state;  /* owned: TORCH_STATE a tensor, RAW bytes; else NULL */
-    PyObject *extra;  /* owned: RAW_PYTHON its gauss_next; else NULL */
+    PyObject *extra;  /* owned: RAW_PYTHON its gauss_next, OWNED the generator; else NULL */
     uint64_t seed, offset;
 };
 
@@ -276,6 +277,21 @@ static int note_cuda(core_state *state, PyObject *generator, core_generator *out
     return note_torch(state, generator, has_offset ? TORCH_OFFSET : TORCH_STATE, out);
 }
 
+/* A generator that a module owns: of torch, on any device, or of Python or numpy. */
+static int note_owned(core_state *state, PyObject *generator, core_generator *out) {
+    if (PyObject_TypeCheck(generator, Py_TYPE(state->generator))) {
+        PyObject *device = PyObject_GetAttr(generator, state->str_device);
+        Py_ssize_t index = device == NULL ? -2 : core_cuda_index(state, device);
+        Py_XDECREF(device);
+        if (index == -2) return -1;
+        return index >= 0 ? note_cuda(state, generator, out) : note_torch(state, generator, TORCH_STATE, out);
+    }
+    Py_INCREF(generator);
+    *out = (core_generator){
+        .kind = OWNED, .object = PyObject_CallFunctionObjArgs(state->note_owned, generator, NULL), .extra = generator};
+    return out->object == NULL ? -1 : 0;
+}
+
 static int note_again(core_state *state, const core_generator *of, core_generator *out) {
     switch (of->kind) {
     case RAW_PYTHON:
@@ -284,6 +300,8 @@ static int note_again(core_state *state, const core_generator *of, core_generato
         return note_numpy(state, of->object, 0, out);
     case API:
         return note_object((PyObject *)Py_TYPE(of->object), out);
+    case OWNED:
+        return note_owned(state, of->extra, out);
     default:
         return note_torch(state, of->object, of->kind, out);
     }
@@ -400,13 +418,16 @@ static int allocate(core_randomness *out, Py_ssize_t n) {
     return -1;
 }
 
-int core_randomness_note(core_state *state, core_randomness *out, PyObject *devices, int by_api) {
-    if (allocate(out, PyTuple_Size(devices) + 3) < 0) return -1;
+int core_randomness_note(core_state *state, core_randomness *out, PyObject *devices, PyObject *owned, int by_api) {
+    Py_ssize_t n_owned = owned == NULL ? 0 : PyList_Size(owned);
+    if (allocate(out, PyTuple_Size(devices) + n_owned + 3) < 0) return -1;
     PyObject *numpy = find_numpy(state);
     int status = note_torch(state, state->generator, TORCH_STATE, &out->items[out->n++]);
     if (status == 0) status = note_gpus(state, out, devices);
     if (status == 0) status = note_python(state, by_api, &out->items[out->n++]);
     if (status == 0 && numpy != NULL) status = note_numpy(state, numpy, by_api, &out->items[out->n++]);
+    for (Py_ssize_t i = 0; status == 0 && i < n_owned; i++)
+        status = note_owned(state, PyList_GetItem(owned, i), &out->items[out->n++]);
     Py_XDECREF(numpy);
     if (status < 0) core_randomness_clear(out);
     return status;

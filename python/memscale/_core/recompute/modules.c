@@ -61,6 +61,19 @@ static int cut_history(core_state *state, PyObject *dict) {
     return n;
 }
 
+/* The attributes of a dict of a class of its own, such as a configuration. -1 without an exception if they cannot be
+ * copied. */
+static int copy_attributes(PyObject *from, PyObject *to) {
+    PyObject *old = PyObject_GenericGetDict(from, NULL), *new = old == NULL ? NULL : PyObject_GenericGetDict(to, NULL);
+    int has_none = old == NULL; /* its class has no room for attributes */
+    PyErr_Clear();
+    int failed = !has_none && (new == NULL || PyDict_Update(new, old) < 0);
+    PyErr_Clear();
+    Py_XDECREF(old);
+    Py_XDECREF(new);
+    return failed ? -1 : 0;
+}
+
 /* A copy of a container that is an attribute. A class of its own may refuse to copy, or copy to something else: then it
  * is shared.
  */
@@ -70,7 +83,7 @@ static PyObject *copy_container(PyObject *value) {
     if (!PyDict_Check(value)) return PySet_New(value);
     PyObject *twin = PyDict_Size(value) == 0 ? PyObject_CallNoArgs((PyObject *)Py_TYPE(value))
                                              : PyObject_CallMethod(value, "copy", NULL);
-    if (twin != NULL && Py_TYPE(twin) == Py_TYPE(value)) return twin;
+    if (twin != NULL && Py_TYPE(twin) == Py_TYPE(value) && copy_attributes(value, twin) == 0) return twin;
     Py_XDECREF(twin);
     PyErr_Clear();
     Py_INCREF(value);
@@ -187,8 +200,8 @@ static int add_entry(core_state *state, ModuleState *self, PyObject *module, PyO
     e->originals = e->captured == NULL ? NULL : PyDict_Copy(dict);
     int n_cut = e->originals == NULL ? -1 : cut_history(state, e->captured);
     if (n_cut > 0) self->reusable = 0;
-    if (n_cut < 0 || list_attributes(state, e) < 0) return -1;
-    return take_stock(state, self, e->captured);
+    if (n_cut < 0 || list_attributes(state, e) < 0 || take_stock(state, self, e->captured) < 0) return -1;
+    return core_owned_find(state, self, module, e->captured);
 }
 
 static int is_known(const ModuleState *self, PyObject *module) {
@@ -451,6 +464,7 @@ static int state_traverse(PyObject *object, visitproc visit, void *arg) {
     }
     Py_VISIT(self->parameters);
     Py_VISIT(self->tensors);
+    Py_VISIT(self->generators);
     return 0;
 }
 
@@ -466,6 +480,8 @@ static int state_clear(PyObject *object) {
     }
     Py_CLEAR(self->parameters);
     Py_CLEAR(self->tensors);
+    Py_CLEAR(self->generators);
+    Py_CLEAR(self->unrestorable);
     Py_CLEAR(self->training_flags);
     Py_CLEAR(self->devices);
     return 0;

@@ -199,7 +199,7 @@ static PyObject *randomness_new(PyTypeObject *type, PyObject *args, PyObject *kw
     if (core_check_bound(state) < 0) return NULL;
     PyObject *tuple = PySequence_Tuple(devices);
     Randomness *self = tuple == NULL ? NULL : (Randomness *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
-    if (self != NULL && core_randomness_note(state, &self->noted, tuple, 1) < 0) Py_CLEAR(self);
+    if (self != NULL && core_randomness_note(state, &self->noted, tuple, NULL, 1) < 0) Py_CLEAR(self);
     Py_XDECREF(tuple);
     return (PyObject *)self;
 }

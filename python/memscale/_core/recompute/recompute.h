@@ -17,9 +17,9 @@
  * died early is not recomputed for; and a call never keeps the graph before it alive.
  *
  * The files, in the order in which a saved tensor passes them: call.c (a unit is called), conditions.c and modules.c
- * (what the call depends on), saved.c (its tensors are saved, and asked for in backward), call.c (it is recomputed).
- * Besides: unit.c (Unit and Call as Python sees them), check.c (the first run of a unit, which is checked),
- * randomness.c (random generators outside of calls), tensors.c (tensors in containers).
+ * (what the call depends on; owned.c: what its modules own), saved.c (its tensors are saved, and asked for in
+ * backward), call.c (it is recomputed). Besides: unit.c (Unit and Call as Python sees them), check.c (the first run of
+ * a unit, which is checked), randomness.c (random generators outside of calls), tensors.c (tensors in containers).
  */
 #ifndef MS_RECOMPUTE_H
 #define MS_RECOMPUTE_H
@@ -89,6 +89,8 @@ typedef struct ModuleState {
     PyObject *tensors;        /* owned list: tensors that modules keep as plain attributes */
     PyObject *training_flags; /* owned bytes: one for each module */
     PyObject *devices;        /* owned tuple: of the parameters */
+    PyObject *generators;     /* owned list: random generators that modules own; NULL: none */
+    PyObject *unrestorable;   /* owned text: why what they own forbids a second run; NULL: it does not */
     int reusable;             /* serves later calls too, as long as the modules match it */
     int has_buffers;
     int mode; /* enum core_module_mode */
@@ -108,6 +110,12 @@ int core_modules_match(ModuleState *self);
 int core_modules_enter(core_state *state, ModuleState *self, int in_place);
 int core_modules_leave(core_state *state, ModuleState *self, int *touched);
 
+/* ---- owned.c: what modules own that a run moves on ---- */
+
+/* Add to a capture what is in the attributes of a module (a dict that belongs to the capture): random generators, and
+ * whether there is something whose position cannot be put back. -1 with an exception. */
+int core_owned_find(core_state *state, ModuleState *self, PyObject *module, PyObject *attributes);
+
 /* ---- conditions.c: inputs, random generators, torch's switches ---- */
 
 typedef struct core_inputs {
@@ -125,9 +133,10 @@ typedef struct core_randomness {
     Py_ssize_t n;
 } core_randomness;
 
-/* Note where the generators of these devices (a tuple) are, and those of the CPU, Python and numpy; with `by_api`, the
- * latter two by their own functions instead of their memory. `out` is empty on failure. */
-int core_randomness_note(core_state *state, core_randomness *out, PyObject *devices, int by_api);
+/* Note where the generators of these devices (a tuple) are, those of the CPU, Python and numpy, and those that modules
+ * own (a list, or NULL); with `by_api`, Python's and numpy's by their own functions instead of their memory. `out` is
+ * empty on failure. */
+int core_randomness_note(core_state *state, core_randomness *out, PyObject *devices, PyObject *owned, int by_api);
 /* Did one of them move? -1 with an exception. */
 int core_randomness_moved(core_state *state, const core_randomness *self);
 /* Forget those that did not move; with `gpus_only`, only those of GPUs, and leave the others for later: putting one
@@ -175,6 +184,9 @@ typedef struct Unit {
     PyObject *module;      /* the nn.Module */
     PyObject *plain;       /* its forward, as it was */
     PyObject *on_backward; /* called before a recomputation, or None */
+    PyObject *on_end;      /* called after a recomputation, or None */
+    PyObject *on_check;    /* called with 0 before the first run of a check, 1 before the second, 2 after it; or None */
+    PyObject *on_save;     /* called for each tensor that autograd saves: see core_call_note_save(); or None */
     core_facts *facts;     /* owned array */
     Py_ssize_t n_facts;
     ModuleState *state;      /* the last capture, if it may be used again */
@@ -250,6 +262,11 @@ PyObject *core_run_hooked(core_state *state, PyObject *hook, PyObject *function,
 /* Recompute the unit under the conditions of its first run, with the collect() of its saved tensors as hook. -1 with an
  * exception. */
 int core_call_recompute(core_state *state, Call *self, PyObject *saved);
+
+/* Tell the unit's on_save(call, index, tensor), if there is one, that autograd saves this tensor as the index-th of the
+ * call: in forward, and again in a recomputation, where the tensor takes the place of the one that forward saved. -1
+ * with an exception. */
+int core_call_note_save(Call *self, Py_ssize_t index, PyObject *tensor);
 
 /* ---- saved.c: the saved tensors of a call ---- */
 

@@ -144,6 +144,11 @@ static PyObject *saved_pack(PyObject *object, PyObject *tensor) {
     Py_INCREF(self);
     handle->saved = self;
     handle->index = self->n_slots - 1;
+    /* The second run of a check, in which the call is entered, is not the step's own. */
+    if (self->call->entered == 0 && core_call_note_save(self->call, handle->index, tensor) < 0) {
+        Py_DECREF(handle);
+        return NULL;
+    }
     return (PyObject *)handle;
 }
 
@@ -197,8 +202,9 @@ static PyObject *saved_collect(PyObject *object, PyObject *tensor) {
     if (!looks_the_same(&self->slots[index], &now)) raise_changed(state, self, index, &now);
     forget(&now);
     if (PyErr_Occurred()) return NULL;
-    /* Without a handle nobody will ask for it. */
-    if (self->slots[index].handle != NULL && hold(state, &self->slots[index], tensor, 0) < 0) return NULL;
+    if (self->slots[index].handle != NULL && /* else nobody will ask for it */
+        (hold(state, &self->slots[index], tensor, 0) < 0 || core_call_note_save(self->call, index, tensor) < 0))
+        return NULL;
     if (index == self->last && self->stop) {
         PyErr_SetNone(state->stop);
         return NULL;

@@ -60,6 +60,9 @@ static int unit_traverse(PyObject *object, visitproc visit, void *arg) {
     Py_VISIT(self->module);
     Py_VISIT(self->plain);
     Py_VISIT(self->on_backward);
+    Py_VISIT(self->on_end);
+    Py_VISIT(self->on_check);
+    Py_VISIT(self->on_save);
     Py_VISIT(self->state);
     return 0;
 }
@@ -69,6 +72,9 @@ static int unit_clear(PyObject *object) {
     Py_CLEAR(self->module);
     Py_CLEAR(self->plain);
     Py_CLEAR(self->on_backward);
+    Py_CLEAR(self->on_end);
+    Py_CLEAR(self->on_check);
+    Py_CLEAR(self->on_save);
     Py_CLEAR(self->state);
     return 0;
 }
@@ -91,6 +97,12 @@ static PyMemberDef unit_members[] = {
     {"module", T_OBJECT_EX, offsetof(Unit, module), READONLY, "The module."},
     {"plain", T_OBJECT_EX, offsetof(Unit, plain), READONLY, "The module's forward, as it was."},
     {"on_backward", T_OBJECT, offsetof(Unit, on_backward), 0, "Called before each recomputation, or None."},
+    {"on_end", T_OBJECT, offsetof(Unit, on_end), 0, "Called after each recomputation, or None."},
+    {"on_check", T_OBJECT, offsetof(Unit, on_check), 0,
+     "Called with 0 before the first run of a check, 1 before the second, 2 after it; or None."},
+    {"on_save", T_OBJECT, offsetof(Unit, on_save), 0,
+     "Called as on_save(call, index, tensor) for each tensor that autograd saves in forward, and again for the tensor "
+     "that takes its place in a recomputation; or None."},
     {NULL, 0, 0, 0, NULL},
 };
 
