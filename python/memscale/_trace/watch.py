@@ -103,12 +103,13 @@ class WatchingRecorder(Recorder):
 
     def _note_ends(self) -> None:
         for address, n in list(self._held.items()):
-            if torch._C._storage_Use_Count(address) <= n:
+            index = self._numbers.get(address, -1)
+            if index < 0:  # it has died: there is nothing at this address to be counted
                 del self._held[address]
-                index = self._numbers.get(address, -1)
-                if index >= 0:
-                    self._ends.append((len(self.trace.events), index))
-                    self._ended.add(index)
+            elif torch._C._storage_Use_Count(address) <= n:
+                del self._held[address]
+                self._ends.append((len(self.trace.events), index))
+                self._ended.add(index)
 
     def settle_ends(self, *, are_released: bool) -> None:
         """A check is over: its tensors were released, or stay until backward."""
@@ -195,9 +196,13 @@ class Watch:
         """``call.run_checked``; the copies that a call makes first are not part of the plain step."""
         recorder = self.recorder
         recorder.recompute_unit(index)
-        output, problem, saved = call.run_checked(args, kwargs)
-        with recorder.guarded():
-            recorder.settle_ends(are_released=problem is None)
+        are_released = False
+        try:
+            output, problem, saved = call.run_checked(args, kwargs)
+            are_released = problem is None
+        finally:
+            with recorder.guarded():
+                recorder.settle_ends(are_released=are_released)
         return output, problem, saved
 
     def end_forward(self) -> None:
