@@ -82,6 +82,7 @@ def simulations(profile):
     [
         ("llama", None, FITTED, [(5, 31), (9, 130)]),
         ("llama", torch.bfloat16, FITTED, [(9, 130)]),
+        ("t5", torch.bfloat16, FITTED, [(9, 130)]),
     ],
 )
 def test_unseen_shapes_are_exact(name, autocast, shapes, others):

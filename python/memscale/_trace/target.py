@@ -323,6 +323,8 @@ class Rules(TorchFunctionMode):  # type: ignore[misc]
             kind = _kernel_of_cpu(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
         else:
             kind = self._kernel(query, key, value, attn_mask, enable_gqa)
+            if attn_mask is not None and attn_mask.requires_grad and dropout_p > 0:
+                kind = "math"  # as T5 was measured; without dropout BEiT was not
         if attn_mask is not None and attn_mask.dtype == torch.bool:
             attn_mask = _bias(attn_mask, query.dtype)
         if kind == "math":
