@@ -632,6 +632,8 @@ def pictures(channels_last=False):
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("n_threads", [1, 2])
 def test_convolutions(n_threads, channels_last):
+    if torch.backends.cpu.get_cpu_capability() != "AVX512":
+        pytest.skip("oneDNN's convolutions in fp32 are predicted as measured with AVX-512; others allocate more")
     torch.set_num_threads(n_threads)
     try:
         check(lambda: convolutions(channels_last), lambda: pictures(channels_last), optimizer="sgd", ways=(False,))
