@@ -261,8 +261,17 @@ static ms_profile *make_profile(int64_t n, bool different) {
         recorder r = {.events = calloc(MAX_EVENTS, sizeof *r.events), .kinds = calloc(MAX_EVENTS, sizeof *r.kinds)};
         if (r.events == NULL || r.kinds == NULL) die("out of memory");
         record(&r, n, different, v == 1);
-        traces[v] =
-            (ms_trace){sizeof(ms_trace), r.events, r.n_events, ops, 3, operands, 2, op_names, 3, r.kinds, r.n_storages};
+        traces[v] = (ms_trace){.struct_bytes = sizeof(ms_trace),
+                               .events = r.events,
+                               .n_events = r.n_events,
+                               .ops = ops,
+                               .n_ops = 3,
+                               .operands = operands,
+                               .n_operands = 2,
+                               .names = op_names,
+                               .n_names = 3,
+                               .kinds = r.kinds,
+                               .n_storages = r.n_storages};
     }
     ms_profile_request request = {.struct_bytes = sizeof request,
                                   .unit_names = names,

@@ -775,6 +775,8 @@ typedef struct ms_trace_operand {
 } ms_trace_operand;
 
 /* One training step as it was observed, on tensors without memory or on real data. */
+#define MS_TRACE_SCRATCHES 3
+
 typedef struct ms_trace {
     uint64_t struct_bytes;
     const ms_trace_event *events;
@@ -787,6 +789,9 @@ typedef struct ms_trace {
     int64_t n_names;
     const int64_t *kinds; /* of storages: enum ms_category if known, else MS_CATEGORY_ACTIVATION */
     int64_t n_storages;
+    const int64_t *scratch_bytes; /* MS_TRACE_SCRATCHES for each name: what its kernels were seen to allocate for
+                                   * themselves, each after one result; the first is negative: unknown. NULL: unknown
+                                   * for all. What is unknown is known by rule */
 } ms_trace;
 
 /* ---- Building profiles ----------------------------------------------------------------------------------------- */

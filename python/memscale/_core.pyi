@@ -89,7 +89,9 @@ class Call:
         self, args: tuple[Any, ...], kwargs: dict[str, Any], /
     ) -> tuple[Any, tuple[str, bool] | None, list[Tensor]]: ...
 
-PackedTrace = tuple[bytes, bytes, bytes, bytes, list[str]]
+# Events, operations, operands, kinds of storages, names; for each name what its kernels take after each of three
+# results, in bytes; -1: by rule.
+PackedTrace = tuple[bytes, bytes, bytes, bytes, list[str], bytes]
 
 class Rates:
     source: int

@@ -350,13 +350,13 @@ static void cost_recurrent(const ms__operand *inputs, const ms__operand *result,
     if (backward) out->n[1] = plus(out->n[1], times(narrow ? 3 : 1, made));
 }
 
-/* Kernels of a CPU that copy the first or second operand, as the name says: it is not contiguous. */
+/* Kernels that copy the first or second operand, as the name says: it is not contiguous. */
 static void cost_copies(const char *which, const ms__operand *inputs, int64_t n_inputs, ms__op_cost *out) {
     int64_t bytes = 0;
     for (int64_t i = 0; i < 2 && i < n_inputs; i++)
         if (strchr(which, (int)('0' + i)) != NULL) bytes = plus(bytes, bytes_of(&inputs[i]));
     if (out->rule == MS__SCRATCH_NONE) out->rule = MS__SCRATCH_BYTES;
-    if (out->rule == MS__SCRATCH_BYTES) out->n[1] = plus(out->n[1], bytes);
+    for (int i = 0; i < 2 && out->rule == MS__SCRATCH_BYTES; i++) out->n[i] = plus(out->n[i], bytes);
 }
 
 void ms__op_cost_of(const char *name, const ms__operand *inputs, int64_t n_inputs, const ms__operand *outputs,

@@ -64,7 +64,7 @@ ms_status ms__profile_with_step(const ms_profile *from, const ms__step *step, ms
 /* ---- Another shape ---- */
 
 /* Does any number change with the batch, or with the length? If none does, only one batch or length was profiled. The
- * term of padded lengths contains both and shows neither: it means padding even with a single batch. */
+ * terms of padded lengths contain both and show neither: they mean padding even with a single batch. */
 static bool depends(const ms__step *step, bool on_length) {
     static const bool has_length[MS__N_TERMS] = {
         [MS__TERM_T] = true, [MS__TERM_BT] = true, [MS__TERM_TT] = true, [MS__TERM_BTT] = true};

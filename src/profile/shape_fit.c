@@ -13,7 +13,7 @@
 #include "profile.h"
 #include "shape_terms.h"
 
-enum { COST_NUMBERS = 2, N_SOLVERS = MS__N_TERMS };
+enum { COST_NUMBERS = 2, N_SOLVERS = 1 + 2 * MS__TERM_BP };
 
 /* Events of one kind in all profiles. An event has one index in each profile; each such tuple of indices is stored
  * once. */
@@ -200,19 +200,22 @@ static uint32_t number_of_scratch(const fit *f, uint32_t scratch, uint32_t which
 
 /* ---- Coefficients ---- */
 
-/* The first solver takes the terms in their order. With fewer shapes than terms, it has no room for the last term,
- * padded lengths; each of the other solvers leaves out another term instead. */
+/* The first solver takes the terms in their order. With fewer shapes than terms, it has no room for those of padded
+ * lengths, which are the last; each of the other solvers has one of these, and leaves out another term instead. */
 static ms_status prepare_solvers(fit *f) {
-    static const int left_out[N_SOLVERS] = {MS__N_TERMS, MS__TERM_TT,  MS__TERM_T, MS__TERM_B,
-                                            MS__TERM_1,  MS__TERM_BTT, MS__TERM_BT};
-    for (int i = 0; i < N_SOLVERS; i++) {
-        ms__solver *solver = &f->solvers[f->n_solvers];
-        ms_status status = ms__solver_prepare(f->shapes, f->n_profiles - 1, left_out[i], solver);
-        if (status != MS_OK) return status;
-        if (i == 0 || ms__solver_tells(solver, MS__TERM_BP)) f->n_solvers++;
-        if (ms__solver_tells(&f->solvers[0], MS__TERM_BP)) break;
-    }
-    return MS_OK;
+    static const int others[] = {MS__TERM_TT, MS__TERM_T, MS__TERM_B, MS__TERM_1, MS__TERM_BTT, MS__TERM_BT};
+    f->n_solvers = 1;
+    ms_status status = ms__solver_prepare(f->shapes, f->n_profiles - 1, 0, &f->solvers[0]);
+    for (int padded = MS__TERM_BP; padded < MS__N_TERMS && status == MS_OK; padded++)
+        for (size_t i = 0; i < sizeof others / sizeof *others && status == MS_OK; i++) {
+            uint32_t rest = 1U << MS__TERM_BP | 1U << MS__TERM_BTQ;
+            ms__solver *solver = &f->solvers[f->n_solvers];
+            if (ms__solver_tells(&f->solvers[0], padded)) break;
+            status =
+                ms__solver_prepare(f->shapes, f->n_profiles - 1, (rest & ~(1U << padded)) | 1U << others[i], solver);
+            if (status == MS_OK && ms__solver_tells(solver, padded)) f->n_solvers++;
+        }
+    return status;
 }
 
 /* The first profile that this number does not fit, plus 1; 0: it fits them all. */

@@ -7,6 +7,7 @@
 
 #include <string.h>
 
+#include "../common/math.h"
 #include "profile.h"
 
 #define MAX_SIDE ((int64_t)1 << 30)
@@ -53,14 +54,16 @@ ms__wide ms__common_divisor(ms__wide a, ms__wide b) {
 bool ms__terms_of(ms__shape shape, int64_t out[MS__N_TERMS]) {
     int64_t b = shape.batch, t = shape.length;
     if (b < 0 || t < 0 || b > MAX_SIDE || t > MAX_SIDE) return false;
-    if ((ms__wide)b * t * t > MS__MAX_TERM) return false;
+    int64_t padded = ms__round_up(t, MS__LENGTH_PADDING), mask = ms__round_up(t, MS__MASK_PADDING);
+    if ((ms__wide)b * padded * padded > MS__MAX_TERM) return false;
     out[MS__TERM_1] = 1;
     out[MS__TERM_B] = b;
     out[MS__TERM_T] = t;
     out[MS__TERM_BT] = b * t;
     out[MS__TERM_TT] = t * t;
     out[MS__TERM_BTT] = b * t * t;
-    out[MS__TERM_BP] = b * ((t + MS__LENGTH_PADDING - 1) / MS__LENGTH_PADDING * MS__LENGTH_PADDING);
+    out[MS__TERM_BP] = b * padded;
+    out[MS__TERM_BTQ] = b * t * mask;
     return true;
 }
 
@@ -86,14 +89,15 @@ bool ms__terms_sum(const ms__wide coefficients[MS__N_TERMS], const int64_t terms
 
 /* ---- Equations ---- */
 
-static bool fill_equations(const ms__shape *shapes, int64_t n_shapes, int left_out, equations *s) {
+static bool fill_equations(const ms__shape *shapes, int64_t n_shapes, uint32_t left_out, equations *s) {
     int64_t terms[MS__MAX_SHAPES][MS__N_TERMS];
     *s = (equations){.n_rows = n_shapes};
     for (int64_t i = 0; i < n_shapes; i++) {
         if (!ms__terms_of(shapes[i], terms[i])) return false;
-        if (left_out < MS__N_TERMS) terms[i][left_out] = 0;
-        for (int k = 0; k < MS__N_TERMS; k++)
+        for (int k = 0; k < MS__N_TERMS; k++) {
+            if (left_out >> k & 1) terms[i][k] = 0;
             s->scale[k] = (int64_t)ms__common_divisor(s->scale[k], terms[i][k]); /* lengths often share one */
+        }
     }
     for (int64_t i = 0; i < n_shapes; i++) {
         for (int k = 0; k < MS__N_TERMS; k++) s->rows[i].a[k] = s->scale[k] > 0 ? terms[i][k] / s->scale[k] : 0;
@@ -159,7 +163,7 @@ static bool fill_weights(const equations *s, ms__solver *out) {
     return true;
 }
 
-ms_status ms__solver_prepare(const ms__shape *shapes, int64_t n_shapes, int left_out, ms__solver *out) {
+ms_status ms__solver_prepare(const ms__shape *shapes, int64_t n_shapes, uint32_t left_out, ms__solver *out) {
     equations s;
     bool used[MS__MAX_SHAPES] = {false};
     *out = (ms__solver){.n_shapes = n_shapes};

@@ -1,8 +1,9 @@
 /* shape_terms.h - numbers that depend on the shape of a batch, as sums of a few terms in its batch b and its length t.
  *
- * The terms are 1, b, t, bt, t^2, bt^2 and bp, where p is t rounded up to MS__LENGTH_PADDING: the log-sum-exp of
- * efficient attention has that many rows. A number is the sum of its coefficients times the terms, over a denominator.
- * All arithmetic is in whole numbers, so a fit is exact.
+ * The terms are 1, b, t, bt, t^2, bt^2, bp and btq, where p is t rounded up to MS__LENGTH_PADDING, and q to
+ * MS__MASK_PADDING: the log-sum-exp of efficient attention has p rows, and the gradient of its mask has rows of q. A
+ * number is the sum of its coefficients times the terms, over a denominator. All arithmetic is in whole numbers, so a
+ * fit is exact.
  *
  * Invariant: terms are at most MS__MAX_TERM, so that a sum with coefficients of 64 bits fits in 128.
  */
@@ -12,6 +13,7 @@
 #include "step.h"
 
 #define MS__LENGTH_PADDING 32
+#define MS__MASK_PADDING 16
 #define MS__MAX_TERM ((int64_t)1 << 60)
 #define MS__MAX_SHAPES 32
 
@@ -36,9 +38,9 @@ bool ms__terms_value(const int64_t coefficients[MS__N_TERMS], int64_t denominato
                      int64_t *out);
 
 /* Prepare a solver for these shapes, at most MS__MAX_SHAPES of them. It uses the terms in their order, each that is not
- * a combination of those before, except `left_out` (MS__N_TERMS: none). Errors: MS_E_LIMIT (shapes too large for exact
- * arithmetic). */
-ms_status ms__solver_prepare(const ms__shape *shapes, int64_t n_shapes, int left_out, ms__solver *out);
+ * a combination of those before, except those in `left_out` (bit k: term k). Errors: MS_E_LIMIT (shapes too large for
+ * exact arithmetic). */
+ms_status ms__solver_prepare(const ms__shape *shapes, int64_t n_shapes, uint32_t left_out, ms__solver *out);
 
 /* Is this one of the terms that the solver uses? */
 bool ms__solver_tells(const ms__solver *solver, int term);

@@ -41,7 +41,9 @@ typedef struct walk {
     size_t cursor; /* in the slots of the other trace */
     int32_t unit, repeating;
     uint32_t phase;
-    ms__op_cost last; /* the operation whose outputs are being allocated */
+    ms__op_cost last;    /* the operation whose outputs are being allocated */
+    const int64_t *seen; /* what was seen of its kernels, if something was, from here on; */
+    int n_seen;          /* so much */
 } walk;
 
 typedef struct builder {
@@ -77,16 +79,31 @@ static bool add_event(walk *w, uint32_t kind, uint32_t index) {
 
 static int32_t unit_now(const walk *w) { return w->repeating >= 0 ? w->repeating : w->unit; }
 
-/* What the last operation allocates for itself, after its outputs. */
-static ms_status add_scratch(builder *b, walk *w) {
-    const ms__op_cost *cost = &w->last;
-    if (cost->rule == MS__SCRATCH_NONE) return MS_OK;
-    ms__step_scratch scratch = {.rule = (uint32_t)cost->rule};
+static ms_status add_scratch(builder *b, walk *w, enum ms__scratch_rule rule, const int64_t *n) {
+    ms__step_scratch scratch = {.rule = (uint32_t)rule};
     for (int i = 0; i < MS__SCRATCH_NUMBERS; i++)
-        if (!add_number(b, cost->n[i], &scratch.n[i])) return MS_E_NO_MEMORY;
-    w->last.rule = MS__SCRATCH_NONE;
+        if (!add_number(b, n[i], &scratch.n[i])) return MS_E_NO_MEMORY;
     uint32_t index = (uint32_t)b->scratches.n;
     return ms__vec_push(&b->scratches, scratch) && add_event(w, MS__SCRATCH, index) ? MS_OK : MS_E_NO_MEMORY;
+}
+
+/* What the last operation's kernel was seen to allocate for the result that was just allocated. */
+static ms_status add_seen(builder *b, walk *w) {
+    if (w->n_seen == 0) return MS_OK;
+    int64_t n_bytes = *w->seen < 0 ? 0 : *w->seen;
+    w->seen++;
+    w->n_seen--;
+    return add_scratch(b, w, MS__SCRATCH_BYTES, (const int64_t[MS__SCRATCH_NUMBERS]){n_bytes, n_bytes});
+}
+
+/* What the last operation allocates for itself after its outputs: by rule, or what else was seen. */
+static ms_status end_operation(builder *b, walk *w) {
+    enum ms__scratch_rule rule = w->last.rule;
+    ms_status status = rule == MS__SCRATCH_NONE ? MS_OK : add_scratch(b, w, rule, w->last.n);
+    w->last.rule = MS__SCRATCH_NONE;
+    while (w->n_seen > 0 && *w->seen <= 0) w->seen++, w->n_seen--;
+    while (w->n_seen > 0 && status == MS_OK) status = add_seen(b, w);
+    return status;
 }
 
 static ms_status walk_op(builder *b, walk *w, int64_t index) {
@@ -109,6 +126,12 @@ static ms_status walk_op(builder *b, walk *w, int64_t index) {
         if (!ms__vec_push(&w->names, (uint32_t)op->name)) return MS_E_NO_MEMORY;
     }
     w->last = cost;
+    const int64_t *seen = trace->scratch_bytes == NULL ? NULL : &trace->scratch_bytes[op->name * MS_TRACE_SCRATCHES];
+    if (seen != NULL && seen[0] >= 0) { /* it counts instead of the rule */
+        w->last.rule = MS__SCRATCH_NONE;
+        w->seen = seen;
+        w->n_seen = MS_TRACE_SCRATCHES;
+    }
     return MS_OK;
 }
 
@@ -139,7 +162,8 @@ static ms_status walk_allocation(builder *b, walk *w, const walk *first, int64_t
     if (plain) w->place++;
     w->keys[storage] = key;
     w->born[storage] = w->phase;
-    return open_run(w, unit_now(w)) && add_event(w, MS__ALLOCATE, key) ? MS_OK : MS_E_NO_MEMORY;
+    if (!open_run(w, unit_now(w)) || !add_event(w, MS__ALLOCATE, key)) return MS_E_NO_MEMORY;
+    return add_seen(b, w);
 }
 
 static ms_status walk_release(walk *w, int64_t storage) {
@@ -170,7 +194,7 @@ static ms_status walk_mark(const builder *b, walk *w, const ms_trace_event *even
 
 static ms_status walk_event(builder *b, walk *w, const walk *first, const ms_trace_event *event) {
     if (event->kind == MS_TRACE_SAVE) return MS_OK;
-    ms_status status = event->kind == MS_TRACE_ALLOC ? MS_OK : add_scratch(b, w);
+    ms_status status = event->kind == MS_TRACE_ALLOC ? MS_OK : end_operation(b, w);
     if (status != MS_OK) return status;
     switch (event->kind) {
     case MS_TRACE_OP:
@@ -200,7 +224,7 @@ static ms_status walk_trace(builder *b, ms__arena *scratch, const ms_trace *trac
     memset(w->released, 0xff, n * sizeof *w->released);
     for (int64_t i = 0; i < trace->n_events && status == MS_OK; i++)
         status = walk_event(b, w, first, &trace->events[i]);
-    return status == MS_OK ? add_scratch(b, w) : status;
+    return status == MS_OK ? end_operation(b, w) : status;
 }
 
 static ms_status check_same(const walk *a, const walk *b) {

@@ -65,9 +65,19 @@ typedef struct ms__split_key {
     int32_t segment[MS__N_VARIANTS];
 } ms__split_key;
 
-/* Sizes and costs at other shapes: terms in batch b and length t (shape_terms.h). The last one is b times the length as
+/* Sizes and costs at other shapes: terms in batch b and length t (shape_terms.h). The last two have the length as
  * attention kernels pad it. */
-enum { MS__TERM_1, MS__TERM_B, MS__TERM_T, MS__TERM_BT, MS__TERM_TT, MS__TERM_BTT, MS__TERM_BP, MS__N_TERMS };
+enum {
+    MS__TERM_1,
+    MS__TERM_B,
+    MS__TERM_T,
+    MS__TERM_BT,
+    MS__TERM_TT,
+    MS__TERM_BTT,
+    MS__TERM_BP,
+    MS__TERM_BTQ,
+    MS__N_TERMS
+};
 
 typedef struct ms__step {
     int64_t *numbers;      /* sizes and costs at this shape, each once */

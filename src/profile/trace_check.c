@@ -3,10 +3,21 @@
 #include "trace.h"
 
 #define MAX_ITEMS ((int64_t)1 << 31)
+#define MAX_BYTES (INT64_MAX / 1024)
 
 static ms_status check_array(const void *items, int64_t n, const char *what) {
     if (n < 0 || n > MAX_ITEMS || (items == NULL && n > 0))
         return ms__fail(MS_E_INVALID, "trace: %s missing or out of range", what);
+    return MS_OK;
+}
+
+static ms_status check_names(const ms_trace *trace) {
+    for (int64_t i = 0; i < trace->n_names; i++) {
+        if (trace->names[i] == NULL) return ms__fail(MS_E_INVALID, "trace: name %lld is NULL", (long long)i);
+        for (int64_t j = 0; trace->scratch_bytes != NULL && j < MS_TRACE_SCRATCHES; j++)
+            if (trace->scratch_bytes[i * MS_TRACE_SCRATCHES + j] > MAX_BYTES)
+                return ms__fail(MS_E_INVALID, "trace: the bytes of name %lld are out of range", (long long)i);
+    }
     return MS_OK;
 }
 
@@ -32,7 +43,7 @@ static bool is_in_range(const ms_trace *trace, const ms_trace_event *event) {
     case MS_TRACE_OP:
         return event->a >= 0 && event->a < trace->n_ops;
     case MS_TRACE_ALLOC:
-        return event->a >= 0 && event->a < trace->n_storages && event->b >= 0 && event->b <= INT64_MAX / 1024;
+        return event->a >= 0 && event->a < trace->n_storages && event->b >= 0 && event->b <= MAX_BYTES;
     case MS_TRACE_FREE:
         return event->a >= 0 && event->a < trace->n_storages;
     case MS_TRACE_PHASE:
@@ -56,10 +67,9 @@ ms_status ms__trace_check(const ms_trace *trace) {
     if (status != MS_OK) return status;
     if (trace->n_events > MS__STEP_MAX_EVENTS)
         return ms__fail(MS_E_LIMIT, "trace: %lld events are too many", (long long)trace->n_events);
-    for (int64_t i = 0; i < trace->n_names; i++)
-        if (trace->names[i] == NULL) return ms__fail(MS_E_INVALID, "trace: name %lld is NULL", (long long)i);
     for (int64_t i = 0; i < trace->n_events; i++)
         if (!is_in_range(trace, &trace->events[i]))
             return ms__fail(MS_E_INVALID, "trace: event %lld is out of range", (long long)i);
-    return check_ops(trace);
+    status = check_names(trace);
+    return status == MS_OK ? check_ops(trace) : status;
 }

@@ -13,6 +13,7 @@
 #include "../common/hash.h"
 #include "../common/math.h"
 #include "../common/vec.h"
+#include "addresses.h"
 
 #define MIB ((int64_t)1 << 20)
 #define BLOCK_BYTES ((int64_t)512)     /* sizes are multiples of this */
@@ -45,7 +46,7 @@ struct ms__allocator {
     size_t unused;   /* the first record that is not a block any more */
     size_t pools[2]; /* roots: small, large */
     size_t wholes;   /* the first of the free blocks that are whole segments */
-    int64_t next_address;
+    ms__addresses addresses;
     int64_t limit_bytes;
     ms__allocator_stats stats;
 };
@@ -160,6 +161,7 @@ ms_status ms__allocator_create(int64_t limit_bytes, ms__allocator **out) {
 
 void ms__allocator_destroy(ms__allocator *allocator) {
     if (allocator == NULL) return;
+    ms__addresses_free(&allocator->addresses);
     ms__vec_free(&allocator->blocks);
     free(allocator);
 }
@@ -169,12 +171,11 @@ static int64_t segment_bytes(int64_t n_bytes) {
     return n_bytes < OWN_SEGMENT_BYTES ? LARGE_SEGMENT_BYTES : ms__round_up(n_bytes, SEGMENT_STEP_BYTES);
 }
 
-/* A block that is a whole new segment. Addresses are never used again, so they bound the reserved bytes, too. */
+/* A block that is a whole new segment. */
 static ms_status reserve_segment(ms__allocator *a, const block *wanted, size_t *out) {
-    block segment = {.stream = wanted->stream, .address = a->next_address, .large = wanted->large};
+    block segment = {.stream = wanted->stream, .large = wanted->large};
     segment.size_bytes = segment_bytes(wanted->size_bytes);
     int64_t room = a->limit_bytes - segment.size_bytes;
-    if (segment.size_bytes > INT64_MAX - a->next_address) return ms__fail(MS_E_LIMIT, "no addresses are left");
     if (a->stats.reserved_bytes > room) ms__allocator_empty(a);
     if (a->stats.reserved_bytes > room)
         return ms__fail_value(MS_E_BUDGET, a->stats.reserved_bytes + segment.size_bytes,
@@ -183,7 +184,8 @@ static ms_status reserve_segment(ms__allocator *a, const block *wanted, size_t *
                               (long long)wanted->size_bytes, (long long)segment.size_bytes,
                               (long long)a->stats.reserved_bytes, (long long)a->limit_bytes,
                               (long long)a->stats.allocated_bytes);
-    a->next_address += segment.size_bytes;
+    ms_status status = ms__addresses_take(&a->addresses, segment.size_bytes, &segment.address);
+    if (status != MS_OK) return status;
     a->stats.n_segments++;
     a->stats.reserved_bytes += segment.size_bytes;
     if (a->stats.reserved_bytes > a->stats.peak_reserved_bytes) a->stats.peak_reserved_bytes = a->stats.reserved_bytes;
@@ -263,6 +265,7 @@ void ms__allocator_empty(ms__allocator *allocator) {
         const block *b = &allocator->blocks.items[allocator->wholes];
         allocator->stats.reserved_bytes -= b->size_bytes;
         allocator->stats.n_segments--;
+        ms__addresses_give(&allocator->addresses, b->address, b->size_bytes);
         drop_block(allocator, pool_remove(allocator, pool_find(allocator, b)));
     }
 }

@@ -1,9 +1,9 @@
 /* allocator.h - a model of PyTorch's caching allocator for CUDA, which needs no GPU.
  *
  * From the sizes that a program allocates and frees, in order, it computes what torch.cuda.memory_allocated() and
- * memory_reserved() would be: torch 2.4 to 2.13 with default settings, one device, no record_stream, no graphs. It
- * differs from torch in one way: addresses rise with every segment, and the driver's may not. They only decide between
- * free blocks of equal size. An allocator belongs to one thread at a time.
+ * memory_reserved() would be: torch 2.4 to 2.13 with default settings, one device, no record_stream, no graphs. Of
+ * free blocks of equal size the one with the lowest address is taken, so where the driver puts segments counts as well:
+ * addresses.h. An allocator belongs to one thread at a time.
  */
 #ifndef MS_SIM_ALLOCATOR_H
 #define MS_SIM_ALLOCATOR_H
@@ -34,8 +34,8 @@ void ms__allocator_destroy(ms__allocator *allocator);
 
 /* Allocate a block of at least n_bytes for a stream, which is any number; MS__NO_BLOCK for 0 bytes. The numbers of
  * freed blocks are reused. Errors: MS_E_INVALID (negative), MS_E_BUDGET (no room under the limit although every unused
- * segment was returned; ms__error_value() is the limit that would be enough), MS_E_LIMIT (over 2^60 bytes, or 2^63 in
- * all segments so far), MS_E_NO_MEMORY (of the host; nothing has changed). */
+ * segment was returned; ms__error_value() is the limit that would be enough), MS_E_LIMIT (over 2^60 bytes, or 2^62 in
+ * all segments), MS_E_NO_MEMORY (of the host; nothing has changed). */
 ms_status ms__allocator_take(ms__allocator *allocator, int64_t n_bytes, int64_t stream, int64_t *out_block);
 
 /* Free the block for its stream. MS__NO_BLOCK is allowed. Errors: MS_E_INVALID (not a block that is taken). */

@@ -36,6 +36,7 @@
     X(ops)                                                                                                             \
     X(step)                                                                                                            \
     X(step_json)                                                                                                       \
+    X(addresses)                                                                                                       \
     X(allocator)                                                                                                       \
     X(sim)                                                                                                             \
     X(shapes)                                                                                                          \

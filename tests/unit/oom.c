@@ -15,6 +15,7 @@
 #include "common/json.h"
 #include "fake_gpus.h"
 #include "shaped.h"
+#include "sim/addresses.h"
 #include "sim/allocator.h"
 #include "tree.h"
 
@@ -510,6 +511,24 @@ static ms_status find_units(void) {
 TEST(units_find) { check_every_failure(find_units); }
 
 /* Enough blocks for several growths; a take that fails leaves everything as it was. */
+static ms_status use_addresses(void) {
+    ms__addresses addresses = {0};
+    int64_t at[40], n = 0;
+    ms_status status = MS_OK;
+    for (; n < 40 && status == MS_OK; n++) status = ms__addresses_take(&addresses, (n % 3 + 1) << 24, &at[n]);
+    CHECK_EQ_INT((int64_t)addresses.n_segments, status == MS_OK ? n : n - 1);
+    n = (int64_t)addresses.n_segments;
+    for (int64_t i = 0; i < n; i++) /* giving needs no memory: every other one first, which leaves gaps and holes */
+        if (i % 2 == 0) ms__addresses_give(&addresses, at[i], (i % 3 + 1) << 24);
+    for (int64_t i = 0; i < n; i++)
+        if (i % 2 == 1) ms__addresses_give(&addresses, at[i], (i % 3 + 1) << 24);
+    CHECK_EQ_INT(addresses.n_below, 0);
+    ms__addresses_free(&addresses);
+    return status;
+}
+
+TEST(addresses) { check_every_failure(use_addresses); }
+
 static ms_status use_allocator(void) {
     ms__allocator *allocator = NULL;
     int64_t block;
@@ -602,7 +621,7 @@ TEST(gpu_use) {
 
 SUITE(oom, CASE(json_read), CASE(plan_create), CASE(plan_create_from_a_step), CASE(shape_plans), CASE(plans_as_files),
       CASE(profiles), CASE(steps), CASE(shapes_and_frontiers), CASE(hardware_records), CASE(rates), CASE(units_find),
-      CASE(allocator), CASE(hw_detect), CASE(gpu_create), CASE(gpu_use));
+      CASE(addresses), CASE(allocator), CASE(hw_detect), CASE(gpu_create), CASE(gpu_use));
 
 int main(int argc, char **argv) {
     static const test_suite *const suites[] = {&oom_suite};

@@ -55,7 +55,8 @@ static void run_first(model *m, bool again) {
     keep(m, 0, take(m->s, m->t * m->t + cube));
     compute(m->s, "aten.softmax.int");
     output(m->s, m->b * m->t, m->t);
-    keep(m, 0, take(m->s, m->odd == HALF ? m->b * m->t / 2 : 4 * m->b * m->t * m->t));
+    int64_t row = m->odd == PADDED_MASK ? (m->t + MS__MASK_PADDING - 1) / MS__MASK_PADDING * MS__MASK_PADDING : m->t;
+    keep(m, 0, take(m->s, m->odd == HALF ? m->b * m->t / 2 : 4 * m->b * m->t * row));
     if (again) return;
     multiply(m, WIDTH); /* nothing in backward needs it */
     m->outputs[0] = take(m->s, hidden_bytes(m));
@@ -163,7 +164,7 @@ ms_profile *shaped_profile(ms__shape shape, oddity odd) {
 
 ms_status try_fit(const ms__shape *shapes, int64_t n, oddity odd, ms_profile **out) {
     ms_profile *profiles[MS__MAX_SHAPES + 1] = {NULL};
-    bool everywhere = odd == CUBE || odd == HALF || odd == SHRINKING;
+    bool everywhere = odd == CUBE || odd == HALF || odd == PADDED_MASK || odd == SHRINKING;
     for (int64_t i = 0; i < n; i++)
         profiles[i] = shaped_profile(shapes[i], everywhere || i == n - 1 ? odd : NOTHING_ODD);
     ms_status status = ms_profile_fit((const ms_profile *const *)profiles, n, out);

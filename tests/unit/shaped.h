@@ -31,6 +31,7 @@ typedef enum oddity {
     ODD_MEMORY,     /* a kernel's memory depends on more */
     CUBE,           /* a size grows with the third power of the length: at every shape */
     HALF,           /* a size is half of batch and length: at every shape */
+    PADDED_MASK,    /* a size has rows of lengths as masks are padded: at every shape */
     SHRINKING,      /* a size is 4000 less 10 for each length: at every shape */
     N_ODDITIES
 } oddity;

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from .. import _core
+from .._trace.gpu_kernels import with_seen_memory
 from .._trace.sample import shape_of, sizes_of
 from .._trace.watch import Watch
 from ..errors import MemScaleError
@@ -110,7 +111,10 @@ class Watching:
         try:
             if watch.recorder.error is not None:
                 raise MemScaleError(str(watch.recorder.error))
-            packed, shape = watch.recorder.trace.packed(), shape_of(*self._input)
+            trace, shape = watch.recorder.trace, shape_of(*self._input)
+            packed = trace.packed()
+            if self._device.type == "cuda":
+                packed = with_seen_memory(packed, trace.convolutions, self._device)
             core = _core.profile_from_watched(names, sizes, self._unit_flags, packed, shape)
         except (MemScaleError, ValueError):
             self._n_failures += 1

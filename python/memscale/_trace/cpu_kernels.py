@@ -29,12 +29,19 @@ _SMALL = 20480  # elements of an input that torch does not hand to oneDNN
 _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
+def copying_name(func: Any, args: Any) -> str | None:
+    """The name of an operation that copies operands which are not contiguous, also on a GPU; None: it copies none."""
+    if func not in _COPYING:
+        return None
+    copied = [str(i) for i, t in enumerate(args[:2]) if isinstance(t, torch.Tensor) and not t.is_contiguous()]
+    return f"{func}.copies{''.join(copied)}" if copied else None
+
+
 def kernel_name(func: Any, args: Any, n_threads: int) -> str | None:
     """The operation's name with its kernel, or None: the name is enough. The analysis itself may have one thread only;
     what counts is how many the step will have."""
     if func in _COPYING:
-        copied = [str(i) for i, t in enumerate(args[:2]) if isinstance(t, torch.Tensor) and not t.is_contiguous()]
-        return f"{func}.copies{''.join(copied)}" if copied else None
+        return copying_name(func, args)
     if func is _CONVOLUTION:
         data, weight, bias, stride, padding, dilation, transposed, output_padding, groups = args
     elif func is _BACKWARD:

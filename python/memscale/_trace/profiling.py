@@ -19,16 +19,18 @@ from .._core import Device
 from ..config import Config
 from ..errors import MemScaleError
 from .child import ChildError, ConfinedError, ForeignError, run_in_children
+from .gpu_kernels import Convolution, gpu_of, with_seen_memory
 from .meta_values import UnknownValueError
-from .recorder import PackedTrace, Trace
+from .recorder import Trace
 from .sample import at_shapes, loss_of, shape_of
 from .target import Target
 from .tracer import Tracer
 from .twin_optimizer import maker_of
 
 Input = tuple[tuple[Any, ...], dict[str, Any]]  # positional and keyword
-_Traces = tuple[PackedTrace, PackedTrace | None, PackedTrace | None]  # plain, recomputed, with a key-value cache
-_Found = tuple[PackedTrace | None, list[int]]
+_Recorded = tuple["_core.PackedTrace", dict[int, Convolution]]
+_Traces = tuple[_Recorded, _Recorded | None, _Recorded | None]  # plain, recomputed, with a key-value cache
+_Found = tuple[_Recorded | None, list[int]]
 _Pair = tuple[_core.Profile, _core.Profile]  # with units plain or recomputed; as it is without MemScale
 
 
@@ -93,7 +95,8 @@ def trace_step(
             _check_fallback(model, settings, device, dtype, why, error)
     if not steps:
         steps = [_run_for_real(work, sample, here=runs is Runs.ANYWHERE) for sample in samples]
-    pairs = [_profiles_of(tracer, traces, shape_of(*sample)) for sample, traces in zip(samples, steps)]
+    place = gpu_of(device, model)
+    pairs = [_profiles_of(tracer, traces, shape_of(*sample), place) for sample, traces in zip(samples, steps)]
     return TracedStep(*_fit(pairs, *shape_of(args, kwargs)), why)
 
 
@@ -186,20 +189,22 @@ class _Work(NamedTuple):
             if executor is not None:  # in a child: the step is the model's own
                 executor.leave_modules()
         try:
-            packed = trace(*sample, *self.arguments, recompute=recompute, **options).packed()
+            recorded = trace(*sample, *self.arguments, recompute=recompute, **options)
         except MemScaleError:
             if not recompute:
                 raise
-            packed = None  # with these units recomputed, the step is not known
-        return packed, sorted(self.tracer.not_recomputable)
+            return None, sorted(self.tracer.not_recomputable)  # with these units recomputed, the step is not known
+        return (recorded.packed(), recorded.convolutions), sorted(self.tracer.not_recomputable)
 
 
-def _profiles_of(tracer: Tracer, traces: _Traces, shape: tuple[int, int]) -> _Pair:
-    """The step with units plain or recomputed, and the step as it is without MemScale."""
+def _profiles_of(tracer: Tracer, traces: _Traces, shape: tuple[int, int], place: torch.device | None) -> _Pair:
+    """The step with units plain or recomputed, and the step as it is without MemScale; on a GPU of this process, if
+    there is one."""
     names, sizes = list(tracer.units), tracer.param_bytes()
-    plain, recomputed, unwrapped = traces
+    plain, recomputed, unwrapped = (_packed(recorded, place) for recorded in traces)
+    assert plain is not None
 
-    def make(first: PackedTrace, second: PackedTrace | None) -> _core.Profile:
+    def make(first: _core.PackedTrace, second: _core.PackedTrace | None) -> _core.Profile:
         return _core.profile_from_traces(names, sizes, tracer.unit_flags, first, second, shape)
 
     try:
@@ -207,6 +212,12 @@ def _profiles_of(tracer: Tracer, traces: _Traces, shape: tuple[int, int]) -> _Pa
     except MemScaleError:  # the traces do not match: the step is known as it is, but not with units recomputed
         core = make(plain, None)
     return core, core if unwrapped is None else make(unwrapped, None)
+
+
+def _packed(recorded: _Recorded | None, place: torch.device | None) -> _core.PackedTrace | None:
+    if recorded is None or place is None:
+        return None if recorded is None else recorded[0]
+    return with_seen_memory(*recorded, place)
 
 
 def _check_fallback(

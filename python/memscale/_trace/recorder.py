@@ -17,18 +17,29 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .. import _core
 from .._base.vocabulary import ACTIVATION
-from .cpu_kernels import BY_LAYOUT, kernel_name
+from .cpu_kernels import BY_LAYOUT, copying_name, kernel_name
+from .gpu_kernels import Convolution, convolution_of
 from .meta_results import MetaCache
 from .meta_values import Values
 
 _MAX_DIMS = 6
 _DETACH = torch.ops.aten.detach.default
-_ADD = torch.ops.aten.add.Tensor
-_ADD_IN_PLACE = torch.ops.aten.add_.Tensor
+_aten = torch.ops.aten
+_ADD = _aten.add.Tensor
+# What autograd's engine and some of its nodes do in place, unless a dispatch mode is there to see it; "": the engine.
+_IN_PLACE = {
+    "": {_ADD: _aten.add_.Tensor},
+    "GatherBackward0": {_aten.scatter_add.default: _aten.scatter_add_.default},
+    "IndexBackward0": {_aten.index_put.default: _aten.index_put_.default},
+    "BinaryCrossEntropyWithLogitsBackward0": {
+        _aten.sub.Tensor: _aten.sub_.Tensor,
+        _aten.mul.Tensor: _aten.mul_.Tensor,
+    },
+}
+_MAKES_ITS_OWN = ("GatherBackward0", "IndexBackward0")  # of zeros
+_EVER_IN_PLACE = set().union(*_IN_PLACE.values())
+_DROPOUT = torch.ops.aten.native_dropout.default
 _LEAF = 1 << 62  # sequence numbers of the nodes that accumulate gradients are above this
-
-
-PackedTrace = tuple[bytes, bytes, bytes, bytes, list[str]]  # as C takes it
 
 
 class Trace:
@@ -40,11 +51,12 @@ class Trace:
         self.operands = array("q")  # storage, bytes of an element, number of dimensions, six dimensions
         self.kinds = array("q")  # what each storage is
         self.names: dict[Any, int] = {}  # of operations
+        self.convolutions: dict[int, Convolution] = {}  # on a GPU, by the number of their name
 
-    def packed(self) -> PackedTrace:
+    def packed(self) -> _core.PackedTrace:
         """For C."""
         events, ops, operands, kinds = (a.tobytes() for a in (self.events, self.ops, self.operands, self.kinds))
-        return events, ops, operands, kinds, [str(name) for name in self.names]
+        return events, ops, operands, kinds, [str(name) for name in self.names], b""
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[misc]
@@ -148,8 +160,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     def _dispatch(self, func: Any, args: Any, kwargs: Any) -> Any:
         if self.values.asks(func):
             return self.values.answer(func, args)
-        if func is _ADD and self.in_backward and not self._recomputing and self._accumulates(args, kwargs):
-            func = _ADD_IN_PLACE
+        if self.in_backward and func in _EVER_IN_PLACE:
+            func = self._in_place(func, args, kwargs) or func
         if self._shapes:
             output = self._shapes.run(func, args, kwargs or {}, self.values)
             self.values.note(func, args, kwargs, output)
@@ -159,31 +171,49 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             self._record(func, args, kwargs, output)
         return output
 
-    def _accumulates(self, args: Any, kwargs: Any) -> bool:
-        """Is this the engine adding two gradients? Without a dispatch mode it adds in place, if nothing else holds the
-        first."""
-        if kwargs or len(args) != 2 or not all(isinstance(t, torch.Tensor) for t in args):
-            return False
-        old, new = args
-        same = old.shape == new.shape and old.dtype == new.dtype and _is_dense(old)
-        return same and not _in_own_function() and _counts(old) <= self._alone
+    def _in_place(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """In backward: the operation on the first operand itself that runs instead where no dispatch mode is active, if
+        nothing else holds that operand; else None."""
+        if self._recomputing or func not in _EVER_IN_PLACE or not isinstance(args[0], torch.Tensor):
+            return None
+        node = torch._C._current_autograd_node()
+        name = "" if node is None or func is _ADD else node.name()
+        changed = _IN_PLACE.get(name, {}).get(func)
+        if changed is None or (name not in _MAKES_ITS_OWN and _counts(args[0]) > self._alone):
+            return None
+        return changed if func is not _ADD or _accumulates(args, kwargs) else None
 
     def _record(self, func: Any, args: Any, kwargs: Any, output: Any) -> None:
         trace = self.trace
         if self.in_backward and not self._recomputing:
             self._find_unit()
-        kernel = kernel_name(func, args, self.values.n_threads) if func in BY_LAYOUT and self._on_cpu() else None
-        name = trace.names.setdefault(kernel or func, len(trace.names))
+        name = self._name(func, args)
         first = len(trace.operands)
         self._operands(args)
         if kwargs:
             self._operands(kwargs.values())
         middle = len(trace.operands)
         trace.events.extend((_core.TRACE_OP, len(trace.ops) // 4, 0))
+        if func is _DROPOUT:  # it allocates the second result first
+            self.number(output[1])
         self._operands((output,))
         width = _MAX_DIMS + 3
         n_inputs, n_outputs = (middle - first) // width, (len(trace.operands) - middle) // width
         trace.ops.extend((name, first // width, n_inputs, n_outputs))
+
+    def _name(self, func: Any, args: Any) -> int:
+        """The number of an operation's name, with what its kernel's memory depends on."""
+        names = self.trace.names
+        if func not in BY_LAYOUT:
+            return names.setdefault(func, len(names))
+        if self._on_cpu():
+            return names.setdefault(kernel_name(func, args, self.values.n_threads) or func, len(names))
+        convolution = convolution_of(func, args)
+        if convolution is None:
+            return names.setdefault(copying_name(func, args) or func, len(names))
+        name = names.setdefault(f"{func}{convolution}", len(names))
+        self.trace.convolutions[name] = convolution
+        return name
 
     def _on_cpu(self) -> bool:
         return self.values.kind == "cpu" or "cpu" in self.device_types
@@ -232,6 +262,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     def phase(self, phase: int) -> None:
         self.move_to(-1)
         self.trace.events.extend((_core.TRACE_PHASE, phase, 0))
+
+
+def _accumulates(args: Any, kwargs: Any) -> bool:
+    """Can it be the engine adding two gradients?"""
+    if kwargs or len(args) != 2 or not isinstance(args[1], torch.Tensor):
+        return False
+    old, new = args
+    same = old.shape == new.shape and old.dtype == new.dtype and _is_dense(old)
+    return same and not _in_own_function()
 
 
 def _counts(tensor: torch.Tensor) -> tuple[int, int]:

@@ -65,6 +65,8 @@ _WIDEST = {
     "cuda": "addcdiv addcmul atan2 bilinear cross dot grid_sampler index_put scatter_add tensordot vdot",
     "cpu": "cat index_copy stack",
 }
+# What it computes in 32 bits from operands as they are.
+_INTO_FLOAT = {"cuda": "cumprod cumsum linalg_matrix_norm linalg_vector_norm prod sum", "cpu": ""}
 # Other names that Python has for them, or functions that lead there.
 _ALIASES = {
     "matmul": "__matmul__ __rmatmul__",
@@ -83,12 +85,13 @@ def _functions(names: set[str], handled: set[str] | None = None) -> set[Any]:
     return {getattr(place, name) for name in names for place in _PLACES if hasattr(place, name)}
 
 
-_TO_LOW, _TO_FLOAT, _TO_WIDEST = range(3)
+_TO_LOW, _TO_FLOAT, _TO_WIDEST, _INTO = range(4)
 
 
 @functools.cache
 def _autocast_lists(kind: str) -> dict[Any, int]:
-    """The functions that autocast computes in 16 bits, in 32 bits, and in the widest type of their inputs."""
+    """The functions that autocast computes in 16 bits, in 32 bits, in the widest type of their inputs, and in 32 bits
+    without a copy of them."""
     key = f"Autocast{kind.upper()}"
     known = torch._C._dispatch_has_kernel_for_dispatch_key
     names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")]
@@ -97,6 +100,7 @@ def _autocast_lists(kind: str) -> dict[Any, int]:
     lists = dict.fromkeys(_functions(widest, handled), _TO_WIDEST)
     lists.update(dict.fromkeys(_functions(handled - low - widest, handled), _TO_FLOAT))
     lists.update(dict.fromkeys(_functions(low, handled), _TO_LOW))
+    lists.update(dict.fromkeys(_functions(handled & set(_INTO_FLOAT[kind].split()), handled), _INTO))
     return lists
 
 
@@ -124,7 +128,7 @@ def _without_override_check(function: Any) -> Callable[..., Any] | None:
     """The body of a function that torch has in Python, without its check for overrides."""
     if function not in _bodies:
         _bodies[function] = None
-        of_python = getattr(function, "__module__", None) in _PYTHON or function in _ENGINE
+        of_python = getattr(function, "__module__", None) in _PYTHON or function in (*_ENGINE, torch.Tensor.norm)
         of_python = of_python and isinstance(function, types.FunctionType)
         if of_python and any(name in function.__code__.co_names for name in _QUESTIONS):
             scope = {**function.__globals__, **_NO}
@@ -254,6 +258,9 @@ class Rules(TorchFunctionMode):  # type: ignore[misc]
             dtype = torch.get_autocast_dtype(self.target.kind)
             last_first = [self._cast(value, dtype) for value in reversed(args)]  # as compilers evaluate arguments
             return tuple(reversed(last_first)), self._cast(kwargs, dtype)
+        if kind == _INTO:
+            narrow = isinstance(args[0], torch.Tensor) and args[0].dtype in (torch.float16, torch.bfloat16)
+            return args, {**kwargs, "dtype": torch.float32} if narrow and kwargs.get("dtype") is None else kwargs
         if kind == _TO_FLOAT:
             wide = kwargs.get("dtype") is None
         else:
@@ -323,8 +330,6 @@ class Rules(TorchFunctionMode):  # type: ignore[misc]
             kind = _kernel_of_cpu(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
         else:
             kind = self._kernel(query, key, value, attn_mask, enable_gqa)
-            if attn_mask is not None and attn_mask.requires_grad and dropout_p > 0:
-                kind = "math"  # as T5 was measured; without dropout BEiT was not
         if attn_mask is not None and attn_mask.dtype == torch.bool:
             attn_mask = _bias(attn_mask, query.dtype)
         if kind == "math":

@@ -28,8 +28,6 @@ from .. import _core
 from .._base.vocabulary import BACKWARD, BUFFER, END, FORWARD, INPUT, LOSS, OPTIMIZER_FIRST, PARAMETER
 from .recorder import Recorder, Trace
 
-_ADD = torch.ops.aten.add.Tensor
-_ADD_IN_PLACE = torch.ops.aten.add_.Tensor
 _DETACH = torch.ops.aten.detach.default
 _FIRST_RUN, _SECOND_RUN = 0, 1  # stages of a check (_core.Unit.on_check)
 
@@ -69,8 +67,9 @@ class WatchingRecorder(Recorder):
             torch.autograd.Variable._execution_engine.queue_callback(self._end_backward)
         elif self.in_backward and not is_backward:
             self.move_to(-1)
-        if func is _ADD and is_backward and not self._recomputing and self._accumulates(args, kwargs):
-            self._note_accumulation(args, output)
+        in_place = self._in_place(func, args, kwargs) if is_backward else None
+        if in_place is not None:
+            self._note_in_place(in_place, args, kwargs, output)
         else:
             self._record(func, args, kwargs, output)
         self._note_ends()
@@ -83,10 +82,10 @@ class WatchingRecorder(Recorder):
         if torch._C._current_graph_task_id() != -1:
             super()._find_unit()
 
-    def _note_accumulation(self, args: Any, output: torch.Tensor) -> None:
-        """The engine added two gradients. Without a dispatch mode it does so in place: the sum is the first of them."""
+    def _note_in_place(self, func: Any, args: Any, kwargs: Any, output: torch.Tensor) -> None:
+        """Without a dispatch mode this operation changes its first operand, which is then the result."""
         old = args[0]
-        self._record(_ADD_IN_PLACE, args, None, old)
+        self._record(func, args, kwargs, old)
         self._replace(old, output)
 
     # What a check holds

@@ -97,17 +97,19 @@ static void check_same(const ms_profile *a, const ms_profile *b) {
     }
 }
 
-static void check_exact(const ms_profile *fitted, ms__shape shape) {
-    ms_profile *known = at(fitted, shape.batch, shape.length), *traced = shaped_profile(shape, NOTHING_ODD);
+static void check_exact_with(const ms_profile *fitted, ms__shape shape, oddity odd) {
+    ms_profile *known = at(fitted, shape.batch, shape.length), *traced = shaped_profile(shape, odd);
     check_same(known, traced);
     ms_profile_destroy(known);
     ms_profile_destroy(traced);
 }
 
-static void check_all_exact(const ms__shape *shapes, int64_t n) {
+static void check_exact(const ms_profile *fitted, ms__shape shape) { check_exact_with(fitted, shape, NOTHING_ODD); }
+
+static void check_all_exact(const ms__shape *shapes, int64_t n, oddity odd) {
     static const ms__shape others[] = {{1, 1}, {5, 33}, {7, 512}, {3, 31}, {1000, 1000}, {2, 64}};
-    ms_profile *fitted = fit_of(shapes, n, NOTHING_ODD);
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++) check_exact(fitted, others[i]);
+    ms_profile *fitted = fit_of(shapes, n, odd);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) check_exact_with(fitted, others[i], odd);
     ms_profile_destroy(fitted);
 }
 
@@ -117,9 +119,21 @@ TEST(every_number_is_exact) {
     static const ms__shape scattered[] = {{5, 1009}, {13, 757}, {2, 11}, {7, 331}, {3, 127}, {17, 64}, {9, 500}};
     static const ms__shape many[] = {{2, 64}, {4, 64},  {2, 96}, {4, 96}, {2, 45},
                                      {4, 45}, {6, 131}, {8, 17}, {2, 64}, {3, 70}}; /* one of them twice */
-    check_all_exact(grid, N_GRID);
-    check_all_exact(scattered, sizeof scattered / sizeof *scattered);
-    check_all_exact(many, sizeof many / sizeof *many);
+    check_all_exact(grid, N_GRID, NOTHING_ODD);
+    check_all_exact(scattered, sizeof scattered / sizeof *scattered, NOTHING_ODD);
+    check_all_exact(many, sizeof many / sizeof *many, NOTHING_ODD);
+}
+
+TEST(masks_that_are_padded) {
+    static const int64_t lengths[] = {64, 100, 128, 197, 512, 1000};
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        ms_shape found[MS_FIT_MAX_SHAPES];
+        ms__shape shapes[MS_FIT_MAX_SHAPES];
+        int64_t n = 0;
+        CHECK_STATUS(ms_profile_get_fit_shapes((ms_shape){.batch = 2, .length = lengths[i]}, found, &n), MS_OK);
+        for (int64_t k = 0; k < n; k++) shapes[k] = (ms__shape){found[k].batch, found[k].length};
+        check_all_exact(shapes, n, PADDED_MASK);
+    }
 }
 
 TEST(it_stands_at_the_first_shape) {
@@ -333,7 +347,7 @@ TEST(sizes_that_become_negative) {
 /* ---- Terms ---- */
 
 TEST(terms_of_a_shape) {
-    static const int64_t wanted[MS__N_TERMS] = {1, 3, 70, 210, 4900, 14700, 288};
+    static const int64_t wanted[MS__N_TERMS] = {1, 3, 70, 210, 4900, 14700, 288, 16800};
     int64_t terms[MS__N_TERMS];
     CHECK(ms__terms_of((ms__shape){3, 70}, terms));
     for (int k = 0; k < MS__N_TERMS; k++) CHECK_EQ_INT(terms[k], wanted[k]);
@@ -348,9 +362,9 @@ TEST(terms_of_a_shape) {
 }
 
 /* The terms that a solver for these shapes uses, as text. */
-static const char *told(const ms__shape *shapes, int64_t n, int left_out) {
+static const char *told(const ms__shape *shapes, int64_t n, uint32_t left_out) {
     static char text[64];
-    static const char *const names[MS__N_TERMS] = {"1", "b", "t", "bt", "tt", "btt", "bp"};
+    static const char *const names[MS__N_TERMS] = {"1", "b", "t", "bt", "tt", "btt", "bp", "btq"};
     static ms__solver solver;
     CHECK_STATUS(ms__solver_prepare(shapes, n, left_out, &solver), MS_OK);
     size_t length = 0;
@@ -364,20 +378,20 @@ static const char *told(const ms__shape *shapes, int64_t n, int left_out) {
 TEST(terms_that_shapes_tell) {
     static const ms__shape diagonal[] = {{2, 64}, {4, 128}, {8, 256}}, cross[] = {{2, 64}, {4, 64}, {2, 96}},
                            seven[] = {{2, 64}, {4, 64}, {2, 96}, {4, 96}, {2, 45}, {4, 45}, {3, 70}};
-    CHECK_EQ_STR(told(grid, 1, MS__N_TERMS), "1");
-    CHECK_EQ_STR(told(grid, 2, MS__N_TERMS), "1 b");
-    CHECK_EQ_STR(told(cross, 3, MS__N_TERMS), "1 b t");
-    CHECK_EQ_STR(told(grid, 4, MS__N_TERMS), "1 b t bt");
-    CHECK_EQ_STR(told(grid, 5, MS__N_TERMS), "1 b t bt tt");
-    CHECK_EQ_STR(told(grid, 6, MS__N_TERMS), "1 b t bt tt btt");
-    CHECK_EQ_STR(told(grid, 6, MS__TERM_B), "1 t bt tt btt bp");
-    CHECK_EQ_STR(told(grid, 6, MS__TERM_TT),
+    CHECK_EQ_STR(told(grid, 1, 0), "1");
+    CHECK_EQ_STR(told(grid, 2, 0), "1 b");
+    CHECK_EQ_STR(told(cross, 3, 0), "1 b t");
+    CHECK_EQ_STR(told(grid, 4, 0), "1 b t bt");
+    CHECK_EQ_STR(told(grid, 5, 0), "1 b t bt tt");
+    CHECK_EQ_STR(told(grid, 6, 0), "1 b t bt tt btt");
+    CHECK_EQ_STR(told(grid, 6, 1U << MS__TERM_B), "1 t bt tt btt bp");
+    CHECK_EQ_STR(told(grid, 6, 1U << MS__TERM_TT),
                  "1 b t bt btt"); /* for three lengths, padding looks like a square and a line */
-    CHECK_EQ_STR(told(seven, 7, MS__N_TERMS), "1 b t bt tt btt bp");
-    CHECK_EQ_STR(told(diagonal, 3, MS__N_TERMS), "1 b bt");
-    CHECK_EQ_STR(told((ms__shape[]){{2, 0}, {4, 0}, {9, 0}}, 3, MS__N_TERMS), "1 b");
-    CHECK_EQ_STR(told((ms__shape[]){{0, 3}, {0, 4}, {0, 9}}, 3, MS__N_TERMS), "1 t tt");
-    CHECK_EQ_STR(told((ms__shape[]){{0, 0}}, 1, MS__N_TERMS), "1");
+    CHECK_EQ_STR(told(seven, 7, 0), "1 b t bt tt btt bp");
+    CHECK_EQ_STR(told(diagonal, 3, 0), "1 b bt");
+    CHECK_EQ_STR(told((ms__shape[]){{2, 0}, {4, 0}, {9, 0}}, 3, 0), "1 b");
+    CHECK_EQ_STR(told((ms__shape[]){{0, 3}, {0, 4}, {0, 9}}, 3, 0), "1 t tt");
+    CHECK_EQ_STR(told((ms__shape[]){{0, 0}}, 1, 0), "1");
 }
 
 /* Odd shapes of ordinary size can be fitted exactly; very large ones are refused. */
@@ -386,15 +400,15 @@ TEST(arithmetic_that_does_not_fit) {
     static const ms__shape large[] = {{1048573, 1000003}, {524287, 500009}, {262139, 300007}, {131071, 200003},
                                       {65521, 150001},    {32749, 120011},  {16381, 110017}};
     static ms__solver solver;
-    CHECK_STATUS(ms__solver_prepare(odd, 7, MS__N_TERMS, &solver), MS_OK);
-    CHECK_STATUS(ms__solver_prepare(large, 7, MS__N_TERMS, &solver), MS_E_LIMIT);
-    CHECK_STATUS(ms__solver_prepare((ms__shape[]){{1 << 20, 1 << 21}}, 1, MS__N_TERMS, &solver), MS_E_LIMIT);
+    CHECK_STATUS(ms__solver_prepare(odd, 7, 0, &solver), MS_OK);
+    CHECK_STATUS(ms__solver_prepare(large, 7, 0, &solver), MS_E_LIMIT);
+    CHECK_STATUS(ms__solver_prepare((ms__shape[]){{1 << 20, 1 << 21}}, 1, 0, &solver), MS_E_LIMIT);
 }
 
-SUITE(shapes, CASE(every_number_is_exact), CASE(it_stands_at_the_first_shape), CASE(numbers_that_are_equal_by_chance),
-      CASE(batches_alone), CASE(lengths_alone), CASE(an_unknown_length), CASE(padding_that_is_not_seen),
-      CASE(fractions_are_rounded_up), CASE(a_profile_at_a_shape_knows_the_others), CASE(files_know_the_other_shapes),
-      CASE(steps_that_differ), CASE(numbers_that_do_not_fit), CASE(too_few_lengths), CASE(a_shape_that_tells_nothing),
-      CASE(unknown_shapes), CASE(arguments_are_checked), CASE(one_shape_is_known_as_it_is),
-      CASE(shapes_that_are_too_large), CASE(sizes_that_become_negative), CASE(terms_of_a_shape),
-      CASE(terms_that_shapes_tell), CASE(arithmetic_that_does_not_fit));
+SUITE(shapes, CASE(every_number_is_exact), CASE(masks_that_are_padded), CASE(it_stands_at_the_first_shape),
+      CASE(numbers_that_are_equal_by_chance), CASE(batches_alone), CASE(lengths_alone), CASE(an_unknown_length),
+      CASE(padding_that_is_not_seen), CASE(fractions_are_rounded_up), CASE(a_profile_at_a_shape_knows_the_others),
+      CASE(files_know_the_other_shapes), CASE(steps_that_differ), CASE(numbers_that_do_not_fit), CASE(too_few_lengths),
+      CASE(a_shape_that_tells_nothing), CASE(unknown_shapes), CASE(arguments_are_checked),
+      CASE(one_shape_is_known_as_it_is), CASE(shapes_that_are_too_large), CASE(sizes_that_become_negative),
+      CASE(terms_of_a_shape), CASE(terms_that_shapes_tell), CASE(arithmetic_that_does_not_fit));

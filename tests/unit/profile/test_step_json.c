@@ -332,17 +332,17 @@ TEST(rules_of_scratches) {
 
 TEST(wrong_coefficients) {
     const char *six = "\"denominator\": 2, \"coefficients\": [1,2,3,4,5,6], \"costs\"";
-    char many[512] = "\"denominator\": 1, \"coefficients\": [1024,0,0,0,0,0,0, 512,0,0,0,0,0,0, 0,0,0,0,0,0,0,";
+    char many[512] = "\"denominator\": 1, \"coefficients\": [1024,0,0,0,0,0,0,0, 512,0,0,0,0,0,0,0, 0,0,0,0,0,0,0,0,";
     size_t n = strlen(many);
     check_refused(with("\"costs\"", six), MS_E_PARSE, "for each number");
-    (void)snprintf(many + n, sizeof many - n, "4096,0,0,0,0,0,0, 0,512,0,0,0,0,0], \"costs\"");
+    (void)snprintf(many + n, sizeof many - n, "4096,0,0,0,0,0,0,0, 0,512,0,0,0,0,0,0], \"costs\"");
     ms_profile_destroy(profile_of_text(with("\"costs\"", many))); /* 512 times the batch */
-    (void)snprintf(many + n, sizeof many - n, "4096,0,0,0,0,0,0, 0,513,0,0,0,0,0], \"costs\"");
+    (void)snprintf(many + n, sizeof many - n, "4096,0,0,0,0,0,0,0, 0,513,0,0,0,0,0,0], \"costs\"");
     check_refused(with("\"costs\"", many), MS_E_PARSE, "do not give number 4");
-    (void)snprintf(many + n, sizeof many - n, "4096,0,0,0,0,0,0, -1,0,0,0,0,0,0], \"costs\"");
+    (void)snprintf(many + n, sizeof many - n, "4096,0,0,0,0,0,0,0, -1,0,0,0,0,0,0,0], \"costs\"");
     check_refused(with("\"costs\"", many), MS_E_PARSE, "do not give number 4");
-    (void)snprintf(many + n, sizeof many - n, "4096,0,0,0,0,0,0, 9223372036854775807,0,0,0,0,0,0], \"costs\"");
-    check_refused(with("\"costs\"", many), MS_E_PARSE, "\"coefficients\": item 28");
+    (void)snprintf(many + n, sizeof many - n, "4096,0,0,0,0,0,0,0, 9223372036854775807,0,0,0,0,0,0,0], \"costs\"");
+    check_refused(with("\"costs\"", many), MS_E_PARSE, "\"coefficients\": item 32");
     check_refused(with("\"costs\"", "\"denominator\": 2, \"costs\""), MS_E_PARSE, "\"coefficients\"");
     check_refused(with("\"costs\"", "\"coefficients\": [], \"costs\""), MS_E_PARSE, "\"denominator\"");
     check_refused(with("\"costs\"", "\"denominator\": 0, \"coefficients\": [], \"costs\""), MS_E_PARSE,

@@ -18,6 +18,7 @@
 #define MIB (1024 * KIB)
 #define GIB (1024 * MIB)
 #define MAX_PIECES 4096
+#define N_CELLS 8192
 #define N_STREAMS 3
 
 static ms__allocator *a; /* of the test that runs */
@@ -376,14 +377,15 @@ TEST(sizes_that_cannot_be) {
     CHECK_STATUS(try_take(most + 1), MS_E_LIMIT);
     CHECK_STATUS(try_take(INT64_MAX), MS_E_LIMIT);
     for (int i = 0; i < 4; i++) CHECK_STATUS(try_take(most), MS_OK);
-    CHECK_BYTES(4 * most, 4 * most);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 10; i++) { /* addresses come again */
         give(take(most));
         ms__allocator_empty(a);
     }
-    CHECK_STATUS(try_take(most), MS_E_LIMIT); /* addresses are used once */
+    CHECK_STATUS(try_take(most), MS_OK);
+    CHECK_BYTES(5 * most, 5 * most);
+    CHECK_STATUS(try_take(most), MS_E_LIMIT); /* no addresses are left */
     CHECK_STATUS(try_take(1), MS_OK);
-    CHECK_BYTES(4 * most + 512, 4 * most + 2 * MIB);
+    CHECK_BYTES(5 * most + 512, 5 * most + 2 * MIB);
     finish();
     a = NULL;
     CHECK_STATUS(ms__allocator_create(-1, &a), MS_E_INVALID);
@@ -426,8 +428,45 @@ typedef struct piece {
 static struct {
     piece pieces[MAX_PIECES];
     int n;
-    int64_t n_segments, n_segments_ever, next_address, limit_bytes, reserved_bytes, allocated_bytes;
+    int64_t n_segments, n_segments_ever, n_chunks_ever, limit_bytes, reserved_bytes, allocated_bytes;
+    struct {
+        int64_t chunk; /* 0: none */
+        bool used;
+    } cells[N_CELLS]; /* of 2 MiB, by address */
 } plain;
+
+/* The first of n_cells free ones that follow each other: in one chunk, the lowest; in none, the highest. */
+static int64_t free_cells(int64_t n_cells, bool in_chunk) {
+    int64_t found = -1;
+    for (int64_t i = 0, run = 0; i < N_CELLS && !(in_chunk && found >= 0); i++) {
+        bool fits = !plain.cells[i].used && (plain.cells[i].chunk != 0) == in_chunk;
+        if (run > 0 && plain.cells[i].chunk != plain.cells[i - 1].chunk) run = 0;
+        run = fits ? run + 1 : 0;
+        if (run >= n_cells) found = i + 1 - n_cells;
+    }
+    return found;
+}
+
+static int64_t plain_address(int64_t n_bytes) {
+    int64_t n_cells = n_bytes / (2 * MIB), at = free_cells(n_cells, true);
+    if (at < 0) {
+        int64_t n_new = (n_cells + 15) / 16 * 16, chunk = ++plain.n_chunks_ever;
+        at = free_cells(n_new, false);
+        CHECK(at >= 0);
+        for (int64_t i = 0; i < n_new; i++) plain.cells[at + i].chunk = chunk;
+    }
+    for (int64_t i = 0; i < n_cells; i++) plain.cells[at + i].used = true;
+    return at * 2 * MIB;
+}
+
+static void plain_return(int64_t address, int64_t n_bytes) {
+    int64_t first = address / (2 * MIB), chunk = plain.cells[first].chunk;
+    bool used = false;
+    for (int64_t i = 0; i < n_bytes / (2 * MIB); i++) plain.cells[first + i].used = false;
+    for (int64_t i = 0; i < N_CELLS; i++) used = used || (plain.cells[i].chunk == chunk && plain.cells[i].used);
+    for (int64_t i = 0; i < N_CELLS && !used; i++)
+        if (plain.cells[i].chunk == chunk) plain.cells[i].chunk = 0;
+}
 
 static bool segment_used(int64_t segment) {
     for (int i = 0; i < plain.n; i++)
@@ -446,6 +485,7 @@ static void plain_sums(void) {
 static void plain_empty(void) {
     for (int i = plain.n - 1; i >= 0; i--)
         if (!segment_used(plain.pieces[i].segment)) {
+            plain_return(plain.pieces[i].address, plain.pieces[i].n_bytes);
             plain.pieces[i] = plain.pieces[--plain.n];
             plain.n_segments--; /* wholly free means one piece */
         }
@@ -456,8 +496,7 @@ static piece *plain_segment(bool large, int64_t n_bytes, int64_t stream) {
     int64_t size = !large ? 2 * MIB : n_bytes < 10 * MIB ? 20 * MIB : (n_bytes + 2 * MIB - 1) / (2 * MIB) * (2 * MIB);
     if (plain.limit_bytes != 0 && plain.reserved_bytes + size > plain.limit_bytes) plain_empty();
     if (plain.limit_bytes != 0 && plain.reserved_bytes + size > plain.limit_bytes) return NULL;
-    plain.pieces[plain.n] = (piece){plain.n_segments_ever++, plain.next_address, size, stream, 0, large};
-    plain.next_address += size;
+    plain.pieces[plain.n] = (piece){plain.n_segments_ever++, plain_address(size), size, stream, 0, large};
     plain.n_segments++;
     CHECK(plain.n + 2 < MAX_PIECES);
     return &plain.pieces[plain.n++];

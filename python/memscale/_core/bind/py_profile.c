@@ -66,22 +66,32 @@ static const char **read_names(PyObject *list, int64_t *out_n) {
     return names;
 }
 
-/* (events, ops, operands, kinds, names); the names are owned by the caller, PyMem_Free. */
+/* MS_TRACE_SCRATCHES numbers for each name, or none at all. */
+static int read_scratch(PyObject *bytes, ms_trace *out) {
+    int64_t n = 0;
+    if (read_array(bytes, sizeof *out->scratch_bytes, (const void **)&out->scratch_bytes, &n) < 0) return -1;
+    if (n == 0) out->scratch_bytes = NULL;
+    if (n == 0 || n == out->n_names * MS_TRACE_SCRATCHES) return 0;
+    PyErr_SetString(PyExc_ValueError, "a trace: scratch must have three numbers for each name, or none");
+    return -1;
+}
+
+/* (events, ops, operands, kinds, names, scratch); the names are owned by the caller, PyMem_Free. */
 static int read_trace(PyObject *tuple, ms_trace *out) {
-    PyObject *events, *ops, *operands, *kinds, *names;
+    PyObject *events, *ops, *operands, *kinds, *names, *scratch;
     *out = (ms_trace){.struct_bytes = sizeof *out};
     if (!PyTuple_Check(tuple)) {
         PyErr_SetString(PyExc_TypeError, "a trace is a tuple");
         return -1;
     }
-    if (!PyArg_ParseTuple(tuple, "SSSSO", &events, &ops, &operands, &kinds, &names)) return -1;
+    if (!PyArg_ParseTuple(tuple, "SSSSOS", &events, &ops, &operands, &kinds, &names, &scratch)) return -1;
     if (read_array(events, sizeof *out->events, (const void **)&out->events, &out->n_events) < 0 ||
         read_array(ops, sizeof *out->ops, (const void **)&out->ops, &out->n_ops) < 0 ||
         read_array(operands, sizeof *out->operands, (const void **)&out->operands, &out->n_operands) < 0 ||
         read_array(kinds, sizeof *out->kinds, (const void **)&out->kinds, &out->n_storages) < 0)
         return -1;
     out->names = read_names(names, &out->n_names);
-    return out->names == NULL ? -1 : 0;
+    return out->names == NULL ? -1 : read_scratch(scratch, out);
 }
 
 /* One number and one set of flags for each name. */

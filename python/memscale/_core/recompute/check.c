@@ -48,9 +48,9 @@ static int set_problem_raised(check *c) {
 
 /* ---- Who watches the unit ---- */
 
-enum stage { FIRST_RUN = 0, SECOND_RUN = 1, RUNS_OVER = 2 };
+enum stage { FIRST_RUN = 0, SECOND_RUN = 1, CHECK_OVER = 2 };
 
-/* Tell that a run begins, or that the second is over; keeps an exception that is set. */
+/* Tell that a run begins, or that the second is over and compared; keeps an exception that is set. */
 static int announce(check *c, enum stage stage) {
     PyObject *on_check = c->call->unit->on_check;
     if (on_check == NULL || on_check == Py_None) return 0;
@@ -344,20 +344,21 @@ static int compare_outputs(check *c, PyObject *ours, PyObject *second) {
                      : (same < 0 ? -1 : 0);
 }
 
-static int recompute_and_compare(check *c, PyObject *ours) {
-    int moved = 0;
-    if (announce(c, SECOND_RUN) < 0) return -1;
+static int run_and_compare(check *c, PyObject *ours) {
+    int moved = 0, status = 0;
     PyObject *second = recompute_aside(c, &moved);
-    if (announce(c, RUNS_OVER) < 0) Py_CLEAR(second);
     if (second == NULL) return PyErr_Occurred() ? -1 : 0; /* it has set the problem */
-    if (c->problem != NULL) {                             /* it changed something elsewhere */
-        Py_DECREF(second);
-        return 0;
-    }
-    int status = moved ? set_problem(c, "it drew a different number of random values when it was recomputed", 1)
+    if (c->problem == NULL)                               /* else it changed something elsewhere */
+        status = moved ? set_problem(c, "it drew a different number of random values when it was recomputed", 1)
                        : compare_outputs(c, ours, second);
     Py_DECREF(second);
     return status;
+}
+
+static int recompute_and_compare(check *c, PyObject *ours) {
+    if (announce(c, SECOND_RUN) < 0) return -1;
+    int status = run_and_compare(c, ours);
+    return announce(c, CHECK_OVER) < 0 ? -1 : status;
 }
 
 static int compare(check *c) {
