@@ -111,6 +111,7 @@ _BY_VALUE = _by_value()
 _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 _CONVOLUTION = torch.ops.aten.convolution.default
 _GROUP_NORM = torch.ops.aten.native_group_norm.default
+_LAYER_NORM_BACKWARD = torch.ops.aten.native_layer_norm_backward.default
 _CONVOLUTION_BACKWARD = torch.ops.aten.convolution_backward.default
 Description = tuple[torch.Size, tuple[int, ...], torch.dtype]
 
@@ -152,7 +153,7 @@ class MetaCache:
         remembered = self._results.get(key)
         if remembered is not None:
             return _make(remembered)
-        output = _corrected(func, args, func(*args, **kwargs))
+        output = _corrected(func, args, func(*args, **kwargs), values.kind)
         if _shares_memory(output, (args, kwargs)):  # a view that is not declared as one: aten._unsafe_view
             self._fresh[func] = False
             return output
@@ -162,16 +163,24 @@ class MetaCache:
         return output
 
 
-def _corrected(func: Any, args: Any, output: Any) -> Any:
+def _corrected(func: Any, args: Any, output: Any, device_type: str) -> Any:
     """Meta kernels do not lay all results out as real ones do: the output of a convolution as its input and weight, the
-    one of a norm as its input, a weight's gradient as the weight."""
+    one of a norm as its input, a weight's gradient as the weight; on a GPU an input's gradient as the output."""
     if func is _CONVOLUTION and output.dim() == 4 and is_channels_last(args[0], args[1]):
         return torch.empty_like(output, memory_format=torch.channels_last)
     if func is _GROUP_NORM and args[0].dim() == 4 and is_channels_last(args[0]):
         return torch.empty_like(args[0]), *output[1:]
-    if func is not _CONVOLUTION_BACKWARD or output[1] is None or not all(t.is_contiguous() for t in args[1:3]):
+    if func is _LAYER_NORM_BACKWARD and output[0] is not None:
+        return torch.empty_like(output[0], memory_format=torch.contiguous_format), *output[1:]
+    if func is not _CONVOLUTION_BACKWARD:
         return output
-    return output[0], torch.empty_like(args[2]), output[2]
+    data, weight = output[:2]
+    if weight is not None and all(t.is_contiguous() for t in args[1:3]):
+        weight = torch.empty_like(args[2])
+    if data is not None and data.dim() == 4 and device_type == "cuda":
+        last = is_channels_last(args[1], args[2])
+        data = torch.empty_like(data, memory_format=torch.channels_last if last else torch.contiguous_format)
+    return data, weight, output[2]
 
 
 def _is_fresh(func: Any) -> bool:

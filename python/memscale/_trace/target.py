@@ -423,8 +423,8 @@ def _kernel_of_cpu(query: Any, key: Any, value: Any, mask: Any, dropout: float, 
 
 def _bias(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """A mask of truth values as one that is added, as the kernels want it."""
-    bias = torch.zeros_like(mask, dtype=dtype)
-    return bias.masked_fill_(mask.logical_not(), float("-inf"))
+    allowed, hidden = (torch.scalar_tensor(value, dtype=dtype, device="meta") for value in (0.0, float("-inf")))
+    return torch.where(mask, allowed, hidden)
 
 
 def _dropout(func: Any, input: torch.Tensor, p: float = 0.5, *rest: Any, **named: Any) -> torch.Tensor:
