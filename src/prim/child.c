@@ -39,7 +39,7 @@ struct ms_child {
     int64_t used_ticks; /* of the processor */
     int has_reported;
     unsigned char *bytes; /* owned: what it sent, after the header */
-    size_t n_bytes, n_expected, capacity;
+    size_t n_bytes, n_expected;
     unsigned char header[8];
     size_t n_header;
     int exit_status;
@@ -184,7 +184,6 @@ static ms_status grow(ms_child *child, size_t n) {
     unsigned char *grown = realloc(child->bytes, n > 0 ? n : 1);
     if (grown == NULL) return ms__fail_memory(n);
     child->bytes = grown;
-    child->capacity = n;
     return MS_OK;
 }
 

@@ -371,7 +371,10 @@ void ms__op_cost_of(const char *name, const ms__operand *inputs, int64_t n_input
     for (int64_t i = 0; i < n_outputs; i++) out->bytes = plus(out->bytes, bytes_of(&outputs[i]));
     out->element_bytes = n_inputs > 0 ? inputs[0].element_bytes : 4;
     if (kind == MM && n_inputs >= 2) cost_product(&inputs[0], &inputs[1], out);
-    if (kind == ADDMM && n_inputs >= 3) cost_product(&inputs[1], &inputs[2], out);
+    if (kind == ADDMM && n_inputs >= 3) {
+        cost_product(&inputs[1], &inputs[2], out);
+        out->is_biased = inputs[0].n_dims == 1;
+    }
     if (kind == ATTENTION && n_inputs >= 2) cost_attention(&inputs[0], &inputs[1], false, out);
     if (kind == ATTENTION_BACKWARD && n_inputs >= 3) {
         cost_attention(&inputs[1], &inputs[2], true, out);

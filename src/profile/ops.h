@@ -38,6 +38,7 @@ typedef struct ms__op_cost {
     int64_t element_bytes; /* of the first operand: which rate counts */
     bool is_view;          /* no kernel runs */
     bool is_matrix;        /* goes through cuBLAS */
+    bool is_biased;        /* goes through cuBLASLt, which adds a row to a product */
     bool is_attention;     /* one kernel for all of it */
     bool is_random;        /* draws random numbers */
     enum ms__scratch_rule rule;

@@ -115,7 +115,8 @@ static ms_status walk_op(builder *b, walk *w, int64_t index) {
     ms__op_cost_of(trace->names[op->name], operands, op->n_inputs, operands + op->n_inputs, op->n_outputs, &cost);
     ms__step_cost known = {.element_bytes = (uint32_t)cost.element_bytes};
     known.flags = (cost.is_view ? MS__OP_VIEW : 0U) | (cost.is_matrix ? MS__OP_MATRIX : 0U) |
-                  (cost.is_attention ? MS__OP_ATTENTION : 0U) | (cost.is_random ? MS__OP_RANDOM : 0U);
+                  (cost.is_biased ? MS__OP_BIASED : 0U) | (cost.is_attention ? MS__OP_ATTENTION : 0U) |
+                  (cost.is_random ? MS__OP_RANDOM : 0U);
     if (!open_run(w, unit_now(w)) || !add_number(b, cost.flops, &known.flops) ||
         !add_number(b, cost.bytes, &known.bytes) || !ms__vec_push(&b->costs, known) ||
         !add_event(w, MS__OPERATION, (uint32_t)b->costs.n - 1))

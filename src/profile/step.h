@@ -46,7 +46,14 @@ typedef struct ms__step_cost {
     uint32_t flags; /* MS__OP_... */
 } ms__step_cost;
 
-enum { MS__OP_VIEW = 1, MS__OP_MATRIX = 2, MS__OP_RANDOM = 4, MS__OP_ATTENTION = 8, MS__OP_ALL = 15 };
+enum {
+    MS__OP_VIEW = 1,
+    MS__OP_MATRIX = 2,
+    MS__OP_RANDOM = 4,
+    MS__OP_ATTENTION = 8,
+    MS__OP_BIASED = 16,
+    MS__OP_ALL = 31
+};
 
 typedef struct ms__step_scratch {
     uint32_t rule;                   /* enum ms__scratch_rule */

@@ -29,8 +29,8 @@ typedef struct ms__addresses {
     size_t n_segments;
 } ms__addresses;
 
-/* An address for a segment of n_bytes (above 0). Errors: MS_E_LIMIT (it would be above 2^62 bytes in all), MS_E_NO_MEMORY; nothing
- * has changed then. */
+/* An address for a segment of n_bytes (above 0). Errors: MS_E_LIMIT (it would be above 2^62 bytes in all),
+ * MS_E_NO_MEMORY; nothing has changed then. */
 ms_status ms__addresses_take(ms__addresses *addresses, int64_t n_bytes, int64_t *out_address);
 
 /* Return a segment. Cannot fail. */

@@ -51,7 +51,7 @@ typedef struct player {
     int64_t allocated;                /* now */
     peak peak;                        /* of this segment; at the end, of the step */
     bool has_variant[MS__N_VARIANTS]; /* does a unit run in this variant? */
-    bool has_workspace[2];            /* of the calling thread, and of the engine's */
+    bool has_workspace[2][2];         /* of the calling thread and of the engine's: cuBLAS, cuBLASLt */
     struct {
         int64_t n_bytes, block;
     } addends[MAX_ADDENDS]; /* gradients of the last operation that are still to be added to existing ones */
@@ -132,13 +132,21 @@ static ms_status give_key(player *p, uint32_t key) {
     return give(p, ms__step_key_bytes(p->step, key), p->step->keys[key].category, block);
 }
 
-/* cuBLAS allocates a workspace for each thread that multiplies: 32 MiB on Hopper and later, else 8.1 MiB. */
-static ms_status take_workspace(player *p, const ms__segment *segment, int64_t index) {
-    int64_t block, n_bytes = p->request->device->rates->capability >= 90 ? INT64_C(33554432) : INT64_C(8519680);
+/* cuBLAS allocates a workspace for each thread that multiplies, 32 MiB on Hopper and later, else 8.1 MiB; cuBLASLt, if
+ * it adds a bias, 1 MiB. */
+static ms_status take_workspaces(player *p, const ms__segment *segment, int64_t index, uint32_t flags) {
+    const int64_t sizes[] = {p->request->device->rates->capability >= 90 ? INT64_C(33554432) : INT64_C(8519680),
+                             INT64_C(1048576)};
+    const uint32_t needed[] = {flags & MS__OP_MATRIX, flags & MS__OP_BIASED};
     int thread = segment->phase == MS_PHASE_BACKWARD && p->request->flags & MS_SIMULATE_ENGINE_THREAD;
-    if (!on_gpu(p) || p->has_workspace[thread]) return MS_OK;
-    p->has_workspace[thread] = true;
-    return take(p, n_bytes, MS_CATEGORY_LIBRARY, index, &block);
+    ms_status status = MS_OK;
+    for (int i = 0; i < 2 && on_gpu(p) && status == MS_OK; i++) {
+        int64_t block;
+        if (!needed[i] || p->has_workspace[thread][i]) continue;
+        p->has_workspace[thread][i] = true;
+        status = take(p, sizes[i], MS_CATEGORY_LIBRARY, index, &block);
+    }
+    return status;
 }
 
 /* ---- Time ---- */
@@ -180,8 +188,7 @@ static bool is_released_here(const player *p, uint32_t key, int64_t segment) {
 static ms_status play_operation(player *p, const ms__segment *segment, int64_t index, uint32_t cost) {
     run_op(p, cost);
     ms_status status = give_addends(p);
-    bool multiplies = (p->step->costs[cost].flags & MS__OP_MATRIX) != 0;
-    return status == MS_OK && multiplies ? take_workspace(p, segment, index) : status;
+    return status == MS_OK ? take_workspaces(p, segment, index, p->step->costs[cost].flags) : status;
 }
 
 static ms_status play_event(player *p, const ms__segment *segment, int64_t index, const ms__step_event *event) {

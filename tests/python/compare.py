@@ -327,9 +327,8 @@ class Training:
 
     def _see_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        if not any(p.is_meta for p in parameters):  # a step that is analysed trains nothing
-            gradients = [None if p.grad is None else p.grad.detach().clone() for p in parameters]
-            self.record.append({"gradients": gradients, "random": random_state()})
+        gradients = [None if p.grad is None else p.grad.detach().clone() for p in parameters]
+        self.record.append({"gradients": gradients, "random": random_state()})
 
     def run(self, case: Callable[[Training], Any]) -> Any:
         seed(0)

@@ -85,6 +85,38 @@ def test_the_plan_follows_the_first_step():
     assert torch._C._len_torch_dispatch_stack() == 0
 
 
+class Dropped(nn.Module):
+    """Its steps run some of the layers: those that are listed for each."""
+
+    def __init__(self, steps):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32)) for _ in range(4))
+        self.steps = iter(steps)
+
+    def forward(self, x):
+        for index in next(self.steps):
+            x = self.layers[index](x)
+        return x
+
+
+def test_layers_that_are_dropped_at_random():
+    """The plan is made for the step with the most layers, once such a step came."""
+    model = Dropped([[0, 2], [0, 1, 2], [0, 3], [1, 2, 3], [0, 1, 2, 3], [2], [0, 1, 2, 3], [0, 3]])
+    config = memscale.Config("aggressive", force_optimize=True, enable_logging=False, use_static_profiling=False)
+    memscale.wrap(model, config)
+    watched = []
+    for _ in range(8):
+        model(torch.ones(4, 32, requires_grad=True)).sum().backward()
+        executor = memscale.executor_of(model)
+        watched.append(executor._watching.is_active)
+        model.zero_grad()
+    assert watched == [True, False, True, False, True, False, False, False]
+    assert not executor._watching.unseen
+    segments = executor._planner.profile.simulate().timeline
+    assert {segment.unit for segment in segments if segment.unit} == {f"layers.{i}" for i in range(4)}
+    memscale.detach(model)
+
+
 def test_more_steps_may_be_watched():
     model = memscale.wrap(zoo.make("gpt2"), BARE.replace(warmup_steps=3))
     optimizer, batch = torch.optim.AdamW(model.parameters(), lr=1e-3), zoo.batch_of("gpt2")

@@ -9,13 +9,13 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import torch
 from torch import nn
 
 from .. import _core
 from .._hw import devices
 from .._trace.profiling import Runs
-from .._trace.sample import Sizes, resized, shape_of, sizes_of
+from .._trace.sample import Input, Sizes, resized, shape_of, sizes_of
+from .._trace.twin_optimizer import Optimizers
 from ..config import Config
 from ..errors import BudgetError, MemScaleError
 from ..plans import Plan
@@ -23,9 +23,6 @@ from ..profiles import Profile, profile_step
 from .advice import with_advice
 from .request import Request
 from .steps import StepChange, Steps
-
-Input = tuple[tuple[Any, ...], dict[str, Any]]  # positional and keyword
-Optimizers = tuple[torch.optim.Optimizer, ...]  # none: AdamW is assumed
 
 
 def why_not_static(model: nn.Module, config: Config) -> str:

@@ -8,6 +8,7 @@ dies with it.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import warnings
 from collections.abc import Callable
@@ -234,7 +235,9 @@ class Executor:
     def _take_watched(self) -> None:
         """Plan from what was seen, if it was all of a step."""
         seen = self._watching.take()
-        if seen is not None:
+        if seen is None and self.plan is not None:
+            self._apply(self.plan)
+        elif seen is not None:
             device, fused = self._planner.request.device, is_fused(seen.optimizers)
             profile = Profile(seen.core, seen.core, device, fused=fused, why_empirical=self._why_watched)
             self._planner.adopt(profile, *seen.input)
@@ -265,7 +268,8 @@ class Executor:
                 return
         if self._watching.has_seen:
             self._take_watched()
-        if self._planner.profile is None and (module is None or not self._analyse(module, args, kwargs)):
+        is_unknown = self._planner.profile is None and (module is None or not self._analyse(module, args, kwargs))
+        if is_unknown or self._watching.wants_more:
             self._watch(args, kwargs)
         elif self._planned_for != (sizes_of(args, kwargs), held):
             if self._watching.must_see(args, kwargs):
@@ -288,13 +292,14 @@ class Executor:
         """Run a unit's forward as planned."""
         if self.plan is None and not self._analysing and torch.is_grad_enabled():
             self._see_unit(args, kwargs)
-        handler = unit.handler
-        if handler is None or self._analysing or not (self.attached and torch.is_grad_enabled() and may_hook()):
+        handler, watching = unit.handler, self._watching
+        if watching.unseen and unit in watching.unseen:
+            watching.wants_more = True
+        is_plain = handler is None and not watching.is_recording
+        if is_plain or self._analysing or not (self.attached and torch.is_grad_enabled() and may_hook()):
             return unit.plain(*args, **kwargs)
-        if self._watching.is_recording:
-            with self._watching.inside(unit):
-                return handler(self, unit, args, kwargs)
-        return handler(self, unit, args, kwargs)
+        with watching.inside(unit) if watching.is_recording else contextlib.nullcontext():
+            return unit.plain(*args, **kwargs) if handler is None else handler(self, unit, args, kwargs)
 
     def _see_unit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A unit runs before there is a plan. If no forward of the model has begun, the training step calls something

@@ -11,13 +11,13 @@ from torch import nn
 
 from .. import _core
 from .._trace.gpu_kernels import with_seen_memory
-from .._trace.sample import shape_of, sizes_of
+from .._trace.sample import Input, shape_of, sizes_of
 from .._trace.watch import Watch
 from ..errors import MemScaleError
 from .recomputation import Unit
 
-Input = tuple[tuple[Any, ...], dict[str, Any]]
 _MAX_FAILURES = 3
+_MAX_MORE = 8  # steps that are watched because they may call more layers than those before
 
 
 class Seen(NamedTuple):
@@ -33,6 +33,8 @@ class Watching:
 
     Attributes:
         is_active: a step is being watched, or waits for its optimizer.
+        unseen: layers that did not run in the step that plans are made from, as where layers are dropped at random.
+        wants_more: one of them ran since.
     """
 
     def __init__(
@@ -48,6 +50,10 @@ class Watching:
         self._watch: Watch | None = None
         self._input: Input = (), {}
         self._largest = 0  # elements of the largest input that was watched
+        self._seen: set[Unit] = set()  # layers that ran in the step that is watched
+        self._n_more = 0
+        self.unseen: set[Unit] = set()
+        self.wants_more = False
 
     @property
     def is_active(self) -> bool:
@@ -68,12 +74,14 @@ class Watching:
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Watch the forward that begins, and what follows it."""
         self._input = _sizes_only(args, kwargs)
+        self._seen, self.wants_more = set(), False
         self._watch = Watch(self._model, self._units, self._device)
         self._watch.begin_forward(args, kwargs)
 
     def inside(self, unit: Unit) -> contextlib.AbstractContextManager[None]:
         """Around the forward of a unit."""
         assert self._watch is not None
+        self._seen.add(unit)
         return self._watch.inside(self._units.index(unit))
 
     def run_checked(self, unit: Unit, call: _core.Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -121,8 +129,21 @@ class Watching:
             if self._n_failures >= _MAX_FAILURES:
                 raise
             return None
+        if not self._is_more():
+            return None
         self._largest = max(self._largest, _elements(*self._input))
         return Seen(core, self._input, tuple(watch.optimizers))
+
+    def _is_more(self) -> bool:
+        """Is what was seen more than what plans are made from: a larger input, or more layers?"""
+        unseen, n_elements = set(self._units) - self._seen, _elements(*self._input)
+        is_more = self._n_more == 0 or n_elements > self._largest or len(unseen) < len(self.unseen)
+        self._n_more += 1
+        self.wants_more = False
+        self.unseen = unseen if is_more else self.unseen
+        if self._n_more > _MAX_MORE:
+            self.unseen = set()
+        return is_more
 
     def stop(self) -> None:
         """Nothing is watched any more."""

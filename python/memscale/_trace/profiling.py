@@ -22,12 +22,11 @@ from .child import ChildError, ConfinedError, ForeignError, run_in_children
 from .gpu_kernels import Convolution, gpu_of, with_seen_memory
 from .meta_values import UnknownValueError
 from .recorder import Trace
-from .sample import at_shapes, loss_of, shape_of
+from .sample import Input, at_shapes, loss_of, shape_of
 from .target import Target
 from .tracer import Tracer
 from .twin_optimizer import maker_of
 
-Input = tuple[tuple[Any, ...], dict[str, Any]]  # positional and keyword
 _Recorded = tuple["_core.PackedTrace", dict[int, Convolution]]
 _Traces = tuple[_Recorded, _Recorded | None, _Recorded | None]  # plain, recomputed, with a key-value cache
 _Found = tuple[_Recorded | None, list[int]]

@@ -9,6 +9,7 @@ import torch
 from .. import _core
 from ..errors import MemScaleError
 
+Input = tuple[tuple[Any, ...], dict[str, Any]]  # positional and keyword
 Shape = tuple[int, int]  # batch and length; 0: there is none
 Sizes = tuple[torch.Size, ...]  # of all tensors of an input
 

@@ -14,7 +14,7 @@ from .._base.step_kinds import DEFAULT_OPTIMIZER, OPTIMIZERS, kind_of
 from ..errors import MemScaleError
 from .tracer import OptimizerMaker
 
-Optimizers = tuple[torch.optim.Optimizer, ...]
+Optimizers = tuple[torch.optim.Optimizer, ...]  # none: AdamW is assumed
 
 
 def find_optimizers(model: nn.Module) -> Optimizers:

@@ -169,7 +169,7 @@ class Watch:
             unit.on_save = recorder.note_save
             unit.on_backward = functools.partial(self._begin_recomputation, index)
             unit.on_end = functools.partial(recorder.recompute_unit, -1)
-            unit.on_check = functools.partial(self._change_stage)
+            unit.on_check = self._change_stage
         recorder.__enter__()
         self.is_recording = True
 

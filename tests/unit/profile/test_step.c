@@ -237,6 +237,52 @@ TEST(memory_inside_of_the_last_kernel) {
     ms_profile_destroy(profile);
 }
 
+static ms_status try_seen(const int64_t *seen, ms_profile **out) {
+    script s = {0};
+    in_phase(&s, MS_PHASE_FORWARD);
+    compute(&s, "aten.sum.dim_IntList"); /* by rule it would take something */
+    input(&s, 2048, 1024);
+    output(&s, 1, 1024);
+    (void)take(&s, 4096);
+    (void)take(&s, 512);
+    compute(&s, "aten.relu.default");
+    (void)take(&s, 1024);
+    ms_trace trace = trace_of(&s);
+    trace.scratch_bytes = seen;
+    const ms_profile_request request = {.struct_bytes = sizeof request, .plain = &trace};
+    return ms_profile_from_traces(&request, out);
+}
+
+/* What kernels were seen to allocate comes after one result each, and the rest after the last. */
+TEST(memory_that_was_seen) {
+    const int64_t seen[] = {100, 0, 300, -1, 5, 5};
+    ms_profile *profile = NULL;
+    CHECK_STATUS(try_seen(seen, &profile), MS_OK);
+    const ms__step *step = profile->step;
+    static const uint32_t wanted[] = {MS__OPERATION, MS__ALLOCATE, MS__SCRATCH,   MS__ALLOCATE,
+                                      MS__SCRATCH,   MS__SCRATCH,  MS__OPERATION, MS__ALLOCATE};
+    static const int64_t bytes[] = {100, 0, 300};
+    CHECK_EQ_INT(step->n_events, sizeof wanted / sizeof *wanted);
+    for (size_t i = 0, k = 0; i < sizeof wanted / sizeof *wanted; i++) {
+        CHECK_EQ_INT(step->events[i].kind, wanted[i]);
+        if (wanted[i] != MS__SCRATCH) continue;
+        const ms__step_scratch *scratch = &step->scratches[step->events[i].index];
+        CHECK_EQ_INT(scratch->rule, MS__SCRATCH_BYTES);
+        CHECK_EQ_INT(step->numbers[scratch->n[0]], bytes[k]);
+        CHECK_EQ_INT(step->numbers[scratch->n[1]], bytes[k++]);
+    }
+    ms_profile_destroy(profile);
+}
+
+TEST(memory_that_cannot_be) {
+    ms_profile *profile = NULL;
+    for (int i = 0; i < 6; i++) {
+        int64_t seen[] = {1, 2, 3, 4, 5, 6};
+        seen[i] = INT64_MAX;
+        CHECK_STATUS(try_seen(seen, &profile), MS_E_INVALID);
+    }
+}
+
 /* ---- Traces of different steps ---- */
 
 static void check_refused(ms_status wanted) {
@@ -518,6 +564,7 @@ SUITE(step, CASE(segments_of_both_variants), CASE(keys_are_common_to_both_varian
       CASE(keys_that_end_elsewhere_are_loose), CASE(a_key_that_one_variant_never_releases_is_loose), CASE(categories),
       CASE(categories_of_what_stays), CASE(what_it_means_for_the_units), CASE(kept_alone),
       CASE(a_unit_that_does_not_run), CASE(an_empty_trace), CASE(what_occurs_often_is_there_once),
-      CASE(memory_inside_of_the_last_kernel), CASE(mismatches), CASE(repetitions_may_differ), CASE(malformed_events),
-      CASE(malformed_operations), CASE(malformed_operands), CASE(malformed_requests), CASE(requests_are_initialised),
-      CASE(blocks_stay_blocks), CASE(sums_that_do_not_fit), CASE(costs_that_do_not_fit));
+      CASE(memory_inside_of_the_last_kernel), CASE(memory_that_was_seen), CASE(memory_that_cannot_be), CASE(mismatches),
+      CASE(repetitions_may_differ), CASE(malformed_events), CASE(malformed_operations), CASE(malformed_operands),
+      CASE(malformed_requests), CASE(requests_are_initialised), CASE(blocks_stay_blocks), CASE(sums_that_do_not_fit),
+      CASE(costs_that_do_not_fit));

@@ -187,15 +187,17 @@ TEST(the_timeline) {
     ms_profile_destroy(profile);
 }
 
-/* A forward and a backward that multiply. */
-static ms_profile *products(void) {
+/* A forward and a backward that multiply, and may add a row. */
+static ms_profile *products(bool biased) {
     script s = {0};
     (void)take_as(&s, MS_CATEGORY_PARAMETER, 512);
     for (int phase = MS_PHASE_FORWARD; phase <= MS_PHASE_BACKWARD; phase += 2) {
         in_phase(&s, phase);
         in_unit(&s, 0);
         for (int i = 0; i < 2; i++) {
-            compute(&s, "aten.mm.default");
+            compute(&s, biased ? "aten.addmm.default" : "aten.mm.default");
+            if (biased) input(&s, 1, 10);
+            if (biased) s.operands[s.n_operands - 1].n_dims = 1;
             input(&s, 10, 10);
             input(&s, 10, 10);
             output(&s, 10, 10);
@@ -213,8 +215,8 @@ static void check_workspace(const ms_profile *profile, int64_t capability, uint3
 }
 
 TEST(workspaces) {
-    const int64_t hopper = 33554432, older = 8519680;
-    ms_profile *profile = products();
+    const int64_t hopper = 33554432, older = 8519680, row = 1048576;
+    ms_profile *profile = products(false), *biased = products(true);
     check_workspace(profile, 90, 0, hopper);
     check_workspace(profile, 90, MS_SIMULATE_ENGINE_THREAD, 2 * hopper);
     check_workspace(profile, 100, MS_SIMULATE_ENGINE_THREAD, 2 * hopper);
@@ -222,7 +224,11 @@ TEST(workspaces) {
     check_workspace(profile, 80, MS_SIMULATE_ENGINE_THREAD, 2 * older);
     check_workspace(profile, 0, 0, 0);
     check_workspace(profile, 0, MS_SIMULATE_ENGINE_THREAD, 0);
+    check_workspace(biased, 90, 0, hopper + row);
+    check_workspace(biased, 80, MS_SIMULATE_ENGINE_THREAD, 2 * (older + row));
+    check_workspace(biased, 0, 0, 0);
     ms_profile_destroy(profile);
+    ms_profile_destroy(biased);
 }
 
 TEST(memory_inside_kernels) {
