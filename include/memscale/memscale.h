@@ -774,9 +774,9 @@ typedef struct ms_trace_operand {
     int64_t dims[6]; /* padded with 1 */
 } ms_trace_operand;
 
-/* One training step as it was observed, on tensors without memory or on real data. */
 #define MS_TRACE_SCRATCHES 3
 
+/* One training step as it was observed, on tensors without memory or on real data. */
 typedef struct ms_trace {
     uint64_t struct_bytes;
     const ms_trace_event *events;

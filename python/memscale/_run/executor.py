@@ -234,7 +234,7 @@ class Executor:
 
     def _take_watched(self) -> None:
         """Plan from what was seen, if it was all of a step."""
-        seen = self._watching.take()
+        seen = self._watching.take(is_known=self._planner.profile is not None)
         if seen is None and self.plan is not None:
             self._apply(self.plan)
         elif seen is not None:

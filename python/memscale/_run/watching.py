@@ -107,8 +107,8 @@ class Watching:
         elif not held:
             self._watch.finish()
 
-    def take(self) -> Seen | None:
-        """What was seen; None if it was not all of a step, or is not to be used yet."""
+    def take(self, *, is_known: bool) -> Seen | None:
+        """What was seen; None if it was not all of a step, is not to be used yet, or no more than is known."""
         watch, self._watch = self._watch, None
         assert watch is not None
         self._n_watched += 1
@@ -129,15 +129,16 @@ class Watching:
             if self._n_failures >= _MAX_FAILURES:
                 raise
             return None
-        if not self._is_more():
+        is_more = self._is_more()
+        if is_known and not is_more:
             return None
         self._largest = max(self._largest, _elements(*self._input))
         return Seen(core, self._input, tuple(watch.optimizers))
 
     def _is_more(self) -> bool:
-        """Is what was seen more than what plans are made from: a larger input, or more layers?"""
+        """Is what was seen more than what plans are made from: a larger input, or as large a one and more layers?"""
         unseen, n_elements = set(self._units) - self._seen, _elements(*self._input)
-        is_more = self._n_more == 0 or n_elements > self._largest or len(unseen) < len(self.unseen)
+        is_more = (n_elements, -len(unseen)) > (self._largest, -len(self.unseen))
         self._n_more += 1
         self.wants_more = False
         self.unseen = unseen if is_more else self.unseen

@@ -44,8 +44,9 @@ def _layout(tensor: Any) -> _Layout | None:
 
 
 def gpu_of(device: _core.Device, model: torch.nn.Module) -> torch.device | None:
-    """The GPU of this process that steps are profiled for; None if they are for another or a CPU."""
-    if device.kind != "cuda" or not torch.cuda.is_initialized():
+    """The GPU of this process that steps are profiled for; None if they are for another or a CPU, or if what runs now
+    would become part of a graph."""
+    if device.kind != "cuda" or not torch.cuda.is_initialized() or torch.cuda.is_current_stream_capturing():
         return None
     places = {p.device for p in model.parameters() if p.device.type == "cuda"}
     place = min(places, key=str) if places else torch.device("cuda", torch.cuda.current_device())
