@@ -241,6 +241,7 @@ typedef struct cpu_convolution {
     int64_t in_copy, out_copy, copy; /* in oneDNN's layout; `copy` is that of the weights */
     int64_t columns;                 /* of one image and group, unfolded for a product of matrices */
     int64_t batch, kernel;           /* kernel: its largest edge */
+    int64_t block, each;             /* channels of a block (16, or 8 without AVX-512), and of a group */
     bool wants_input, grouped, few;  /* few: an image whose channels do not fill a block */
 } cpu_convolution;
 
@@ -250,9 +251,9 @@ static int64_t in_blocks(int64_t n, int64_t block) { return times(ms__ceil_div(n
 
 /* The channels of the input as oneDNN has them. Few are not copied in forward, nor for gradients of weights alone. */
 static int64_t copied_channels(const cpu_convolution *c, int64_t n_in, bool backward) {
-    if (!c->few) return in_blocks(n_in, CHANNELS);
+    if (!c->few) return in_blocks(n_in, c->block);
     if (!backward || (!c->wants_input && n_in <= IMAGE_CHANNELS)) return 0;
-    return in_blocks(n_in, c->wants_input ? CHANNELS : HALF_CHANNELS);
+    return in_blocks(n_in, c->wants_input ? c->block : HALF_CHANNELS);
 }
 
 static cpu_convolution cpu_convolution_of(const char *name, const ms__operand *data, const ms__operand *weight,
@@ -261,15 +262,17 @@ static cpu_convolution cpu_convolution_of(const char *name, const ms__operand *d
     int64_t n_each = ms__max(times(1, weight->dims[1]), 1);
     bool depthwise = strstr(name, "depthwise") != NULL;
     cpu_convolution c = {.in = bytes_of(data), .out = bytes_of(result), .weight = bytes_of(weight), .kernel = 1};
+    c.each = n_each;
     c.grouped = n_each < n_in;
-    c.few = !c.grouped && n_in < CHANNELS;
+    c.block = strstr(name, "_by8") != NULL ? HALF_CHANNELS : CHANNELS;
+    c.few = !c.grouped && n_in < c.block;
     c.wants_input = strstr(name, "weights") == NULL;
     c.batch = ms__max(times(1, data->dims[0]), 1);
     for (int64_t i = 2; i < weight->n_dims && i < MS__MAX_DIMS; i++) c.kernel = ms__max(c.kernel, weight->dims[i]);
     c.columns = times(c.weight / n_out, c.out / c.batch / n_out) / 4;
     c.in_copy = c.in, c.out_copy = c.out, c.copy = c.weight;
     if (c.grouped && !depthwise) return c;
-    int64_t wide_in = copied_channels(&c, n_in, backward), wide_out = in_blocks(n_out, CHANNELS);
+    int64_t wide_in = copied_channels(&c, n_in, backward), wide_out = in_blocks(n_out, c.block);
     c.in_copy = times(c.in / n_in, wide_in);
     c.out_copy = times(c.out / n_out, wide_out);
     c.copy = times(c.weight / n_out, wide_out);
@@ -288,13 +291,14 @@ static void cost_cpu_forward(const char *name, const cpu_convolution *c, int64_t
 enum { LARGEST_KERNEL = 14, LARGEST_DEPTHWISE = 3 }; /* of oneDNN's own kernels */
 
 /* With channels last, backward copies the weights and sums their gradients in fp32. Where oneDNN has no kernel for a
- * depthwise convolution, the one channel of each group fills a block of 16 on either side. */
+ * depthwise convolution, the one channel of each group fills a block on either side. */
 static int64_t last_backward_bytes(const cpu_convolution *c, bool depthwise, bool narrow) {
-    enum { PADDED = 16 * 16, ROOM = 128 << 10 };
+    enum { ROOM = 128 << 10 };
+    int64_t padded = c->block * c->block;
     if (!depthwise) return times(narrow ? 4 : 3, c->weight);
     if (c->kernel <= LARGEST_DEPTHWISE) return times(2, c->weight);
-    if (!narrow) return times(PADDED + 1, c->weight);
-    return plus(times((int64_t)3 * PADDED, c->weight), plus(times(8, c->out), ROOM));
+    if (!narrow) return times(padded + 1, c->weight);
+    return plus(times(3 * padded, c->weight), plus(times(8, c->out), ROOM));
 }
 
 static void cost_cpu_backward(const char *name, const cpu_convolution *c, bool narrow, int64_t n[MS__SCRATCH_NUMBERS]) {
@@ -309,7 +313,8 @@ static void cost_cpu_backward(const char *name, const cpu_convolution *c, bool n
     } else if (strstr(name, "cpu_blocked") != NULL) {
         n[0] = plus(plus(c->in_copy, c->out_copy), c->copy - c->weight) - (c->few && c->wants_input ? c->in : 0);
         n[1] = c->copy;
-        if (c->wants_input && !c->grouped && !c->few && strstr(name, "strided") != NULL)
+        bool is_wide = !c->grouped || c->each > c->block;
+        if (c->wants_input && is_wide && !c->few && strstr(name, "strided") != NULL)
             n[2] = times(2, c->in_copy) - c->weight;
     }
 }

@@ -632,8 +632,6 @@ def pictures(channels_last=False):
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("n_threads", [1, 2])
 def test_convolutions(n_threads, channels_last):
-    if torch.backends.cpu.get_cpu_capability() != "AVX512":
-        pytest.skip("oneDNN's convolutions in fp32 are predicted as measured with AVX-512; others allocate more")
     torch.set_num_threads(n_threads)
     try:
         check(lambda: convolutions(channels_last), lambda: pictures(channels_last), optimizer="sgd", ways=(False,))
@@ -641,8 +639,36 @@ def test_convolutions(n_threads, channels_last):
         torch.set_num_threads(1)
 
 
+# Channels in and out, kernel, stride, groups, padding, side.
+SINGLE = [
+    (64, 64, 3, 1, 1, 1, 32),
+    (64, 64, 3, 2, 1, 1, 32),
+    (64, 64, 3, 1, 4, 1, 32),
+    (64, 64, 3, 2, 4, 1, 32),
+    (64, 64, 3, 2, 2, 1, 32),
+    (96, 96, 3, 1, 8, 1, 28),
+    (64, 128, 1, 2, 1, 0, 32),
+    (3, 64, 7, 2, 1, 3, 64),
+    (64, 64, 3, 2, 64, 1, 32),
+    (24, 40, 3, 1, 1, 1, 28),
+]
+
+
+@pytest.mark.parametrize("shape", SINGLE, ids=str)
+def test_one_convolution(shape):
+    n_in, n_out, kernel, stride, groups, padding, side = shape
+
+    def build():
+        first = nn.Conv2d(n_in, n_in, 1) if n_in > 3 else nn.Identity()
+        return nn.Sequential(
+            first, nn.ReLU(), nn.Conv2d(n_in, n_out, kernel, stride, padding, groups=groups), nn.ReLU()
+        )
+
+    check(build, lambda: ((zoo.floats(4, n_in, side, side),), {}), optimizer="sgd", ways=(False,))
+
+
 @pytest.mark.parametrize(("n_threads", "kernel"), [(1, "cpu_direct"), (2, "cpu_blocked")])
 def test_the_threads_of_the_step_count_not_those_of_its_analysis(n_threads, kernel):
     tracer = _trace.Tracer(nn.Sequential(nn.Conv2d(64, 128, 1)), Target("cpu", 0, n_multiprocessors=n_threads))
     static = tracer.static((zoo.floats(4, 64, 16, 16),), {}, lambda output: output.sum(), None)
-    assert f"aten.convolution.{kernel}" in [str(name) for name in static.names]
+    assert any(str(name).startswith(f"aten.convolution.{kernel}") for name in static.names)

@@ -6,6 +6,8 @@ copy what is not contiguous.
 
 from __future__ import annotations
 
+import functools
+import os
 from typing import Any
 
 import torch
@@ -57,6 +59,8 @@ def kernel_name(func: Any, args: Any, n_threads: int) -> str | None:
     kernel = _kernel(str(backend), data, weight, [*stride, *padding], groups)
     if kernel == "cpu_direct" and n_threads > 1 and (data.shape[0] > 1 or data.numel() > _SMALL):
         kernel = "cpu_last" if last else "cpu_blocked"  # as torch chooses then
+    if not _has_wide_blocks():
+        kernel += "_by8"
     if not _is_laid_out(data, last):
         kernel += "_gathered"
     if func is _CONVOLUTION:
@@ -65,6 +69,14 @@ def kernel_name(func: Any, args: Any, n_threads: int) -> str | None:
     strides = "_strided" if any(step > 1 for step in stride) else ""
     weights_only = "" if args[-1][0] else "_weights"
     return f"aten.convolution_backward.{kernel}{strides}{copies}{weights_only}"
+
+
+@functools.cache
+def _has_wide_blocks() -> bool:
+    """Does oneDNN compute in blocks of 16 channels, with AVX-512, or in blocks of 8?"""
+    limit = os.environ.get("ONEDNN_MAX_CPU_ISA", os.environ.get("DNNL_MAX_CPU_ISA", "ALL")).upper()
+    supported = getattr(torch.cpu, "_is_avx512_supported", lambda: torch.backends.cpu.get_cpu_capability() == "AVX512")
+    return limit.startswith(("ALL", "DEFAULT", "AVX512", "AVX10")) and bool(supported())
 
 
 def _kernel(backend: str, data: Any, weight: Any, steps: list[int], groups: int) -> str:
