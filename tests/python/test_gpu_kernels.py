@@ -18,8 +18,9 @@ def measured(monkeypatch):
     """Convolutions that were asked for, and a function that answers."""
     asked = []
 
-    def answer(n_bytes):
+    def answer(n_bytes, *, can_measure=True):
         monkeypatch.setattr(profiling, "gpu_of", lambda device, model: torch.device("cpu"))
+        monkeypatch.setattr(gpu_kernels, "_can_measure", lambda: can_measure)
         monkeypatch.setattr(gpu_kernels, "_apart", lambda place: contextlib.nullcontext())
         monkeypatch.setattr(gpu_kernels, "_bytes_of", lambda c, place: asked.append(c) or (n_bytes, 0, 0))
         return asked
@@ -48,6 +49,8 @@ def test_what_is_measured_counts(measured):
 def test_what_cannot_be_measured_counts_by_rule(measured):
     by_rule = peak()
     measured(-1)
+    assert peak() == by_rule
+    measured(MANY, can_measure=False)
     assert peak() == by_rule
 
 

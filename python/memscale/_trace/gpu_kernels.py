@@ -44,9 +44,8 @@ def _layout(tensor: Any) -> _Layout | None:
 
 
 def gpu_of(device: _core.Device, model: torch.nn.Module) -> torch.device | None:
-    """The GPU of this process that steps are profiled for; None if they are for another or a CPU, or if what runs now
-    would become part of a graph."""
-    if device.kind != "cuda" or not torch.cuda.is_initialized() or torch.cuda.is_current_stream_capturing():
+    """The GPU of this process that steps are profiled for; None if they are for another or a CPU."""
+    if device.kind != "cuda" or not torch.cuda.is_initialized():
         return None
     places = {p.device for p in model.parameters() if p.device.type == "cuda"}
     place = min(places, key=str) if places else torch.device("cuda", torch.cuda.current_device())
@@ -63,7 +62,7 @@ def with_seen_memory(
         convolutions: by the number of their name in the trace.
         place: a GPU of this process.
     """
-    if not convolutions:
+    if not convolutions or not _can_measure():
         return trace
     *arrays, names, _ = trace
     scratch = array("q", _UNKNOWN) * len(names)
@@ -73,6 +72,11 @@ def with_seen_memory(
             scratch[first : first + _N_TENSORS] = array("q", _bytes_of(convolution, place))
     events, ops, operands, kinds = arrays
     return events, ops, operands, kinds, names, scratch.tobytes()
+
+
+def _can_measure() -> bool:
+    """Does torch's own allocator serve requests, which counts them, and is nothing captured as a graph now?"""
+    return torch.cuda.get_allocator_backend() == "native" and not torch.cuda.is_current_stream_capturing()
 
 
 @contextlib.contextmanager
