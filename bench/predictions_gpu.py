@@ -149,12 +149,12 @@ def analyse(case: Case) -> memscale.Profile:
 
 
 def watch(case: Case) -> memscale.Profile:
-    """From one real step."""
+    """From a real step, or from the largest of many."""
     model, batch = build(case), batch_of(case)
     optimizer = OPTIMIZERS[case.optimizer]([p for p in model.parameters() if p.requires_grad])
     config = memscale.Config("aggressive", force_optimize=True, enable_logging=False, use_static_profiling=False)
     memscale.wrap(model, config)
-    train(case, model, batch, optimizer, 2)
+    train(case, model, batch, optimizer, 16 if case.name in DROPS_LAYERS else 2)
     profile: memscale.Profile = model._memscale_executor._planner.profile
     memscale.detach(model)
     return profile
