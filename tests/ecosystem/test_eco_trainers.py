@@ -50,17 +50,6 @@ def arguments(training, cls=transformers.TrainingArguments, **changes):
 # transformers
 
 
-class Sentences(torch.utils.data.Dataset):
-    def __init__(self, n, seed):
-        self.rows = zoo.tokens(n, 12, seed=seed)
-
-    def __len__(self):
-        return len(self.rows)
-
-    def __getitem__(self, i):
-        return {"input_ids": self.rows[i], "labels": self.rows[i]}
-
-
 def with_trainer(training, name="gpt2", first=True, **changes):
     """first: is the trainer wrapped, or the model before the trainer is made?"""
     model = zoo.make(name, use_cache=False) if name == "llama" else zoo.make(name)
@@ -69,8 +58,8 @@ def with_trainer(training, name="gpt2", first=True, **changes):
     trainer = transformers.Trainer(
         model=model,
         args=arguments(training, **changes),
-        train_dataset=Sentences(24, 1),
-        eval_dataset=Sentences(4, 2),
+        train_dataset=zoo.Sentences(24, 1),
+        eval_dataset=zoo.Sentences(4, 2),
     )
     if first:
         training.wrap(trainer)
@@ -101,7 +90,7 @@ def trainer_saves_and_resumes(training):
     left = with_trainer(training, **changes)
     folder = training.folder / "out" / "checkpoint-2"
     trainer = transformers.Trainer(
-        model=zoo.make("gpt2"), args=arguments(training, **changes), train_dataset=Sentences(24, 1)
+        model=zoo.make("gpt2"), args=arguments(training, **changes), train_dataset=zoo.Sentences(24, 1)
     )
     training.wrap(trainer)
     trainer.train(resume_from_checkpoint=str(folder))
@@ -200,7 +189,7 @@ def with_accelerate(training, name="gpt2", first=True, accumulate=1, **options):
     if first:
         training.wrap(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    loader = torch.utils.data.DataLoader(Sentences(6 * accumulate, 1), batch_size=2, shuffle=True)
+    loader = torch.utils.data.DataLoader(zoo.Sentences(6 * accumulate, 1), batch_size=2, shuffle=True)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     if not first:
         training.wrap(model)

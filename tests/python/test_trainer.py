@@ -1,23 +1,11 @@
 """A Hugging Face Trainer, wrapped with one line, logs the same losses."""
 
 import pytest
-import torch
 from transformers import Trainer, TrainingArguments
 
 import memscale
 import zoo
 from test_detach import equal, snapshot
-
-
-class Sentences(torch.utils.data.Dataset):
-    def __init__(self, n, seed):
-        self.rows = zoo.tokens(n, 12, seed=seed)
-
-    def __len__(self):
-        return len(self.rows)
-
-    def __getitem__(self, i):
-        return {"input_ids": self.rows[i], "labels": self.rows[i]}
 
 
 def make_trainer(folder, name="gpt2", **changes):
@@ -39,8 +27,8 @@ def make_trainer(folder, name="gpt2", **changes):
     return Trainer(
         model=zoo.make(name),
         args=TrainingArguments(**settings),
-        train_dataset=Sentences(24, 1),
-        eval_dataset=Sentences(4, 2),
+        train_dataset=zoo.Sentences(24, 1),
+        eval_dataset=zoo.Sentences(4, 2),
     )
 
 

@@ -117,6 +117,21 @@ def test_layers_that_are_dropped_at_random():
     memscale.detach(model)
 
 
+def test_evaluation_runs_all_layers_and_is_no_reason_to_watch():
+    model = Dropped([[0, 2], [0, 2]])
+    config = memscale.Config("aggressive", force_optimize=True, enable_logging=False, use_static_profiling=False)
+    memscale.wrap(model, config)
+    for _ in range(2):
+        model(torch.ones(4, 32, requires_grad=True)).sum().backward()
+        model.zero_grad()
+    watching = memscale.executor_of(model)._watching
+    with torch.no_grad():
+        model.layers[1](torch.ones(4, 32))
+    assert len(watching.unseen) == 2
+    assert not watching.wants_more
+    memscale.detach(model)
+
+
 def test_more_steps_may_be_watched():
     model = memscale.wrap(zoo.make("gpt2"), BARE.replace(warmup_steps=3))
     optimizer, batch = torch.optim.AdamW(model.parameters(), lr=1e-3), zoo.batch_of("gpt2")

@@ -397,6 +397,19 @@ class Size:
         return KINDS[name][1](self)
 
 
+class Sentences(torch.utils.data.Dataset):
+    """Rows of tokens, each with itself as labels."""
+
+    def __init__(self, n, seed):
+        self.rows = tokens(n, 12, seed=seed)
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, i):
+        return {"input_ids": self.rows[i], "labels": self.rows[i]}
+
+
 KINDS: dict[str, tuple[Callable[..., nn.Module], Callable[[Size], Batch]]] = {
     "gpt2": (Size.gpt2, Size.lm),
     "bert": (Size.bert, Size.lm),

@@ -8,7 +8,6 @@ dies with it.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import warnings
 from collections.abc import Callable
@@ -293,12 +292,14 @@ class Executor:
         if self.plan is None and not self._analysing and torch.is_grad_enabled():
             self._see_unit(args, kwargs)
         handler, watching = unit.handler, self._watching
-        if watching.unseen and unit in watching.unseen:
+        if watching.unseen and unit in watching.unseen and torch.is_grad_enabled():
             watching.wants_more = True
         is_plain = handler is None and not watching.is_recording
         if is_plain or self._analysing or not (self.attached and torch.is_grad_enabled() and may_hook()):
             return unit.plain(*args, **kwargs)
-        with watching.inside(unit) if watching.is_recording else contextlib.nullcontext():
+        if handler is not None and not watching.is_recording:
+            return handler(self, unit, args, kwargs)
+        with watching.inside(unit):
             return unit.plain(*args, **kwargs) if handler is None else handler(self, unit, args, kwargs)
 
     def _see_unit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
