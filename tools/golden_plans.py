@@ -198,7 +198,8 @@ def line(case: Case, plan: Plan | BudgetError) -> str:
     budget += f", host {case.host}" if case.host != HOST_GB else ""
     head = f"{case.subject + ' ' + shape:<17} | {case.card:<14} | {case.mode:<12} | {budget:>4}"
     if isinstance(plan, BudgetError):
-        limit = request(case).budget_bytes
+        asked = request(case)
+        limit = max(asked.budget_bytes, asked.core.limit_bytes)
         return f"{head} | refused: the least is {gb(plan.smallest_peak_bytes)}, not {gb(limit)}"
     time = f"{plan.step_seconds * 1e3:.1f} ms {plan.predicted_slowdown * 100:+.1f} %"
     peak = f"{gb(plan.predicted_peak_bytes)} of {gb(plan.budget_bytes)}"

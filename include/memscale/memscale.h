@@ -252,7 +252,7 @@ MS_NODISCARD MS_API ms_status ms_gpu_model_find(const char *name, ms_gpu_model *
 
 enum ms_rates_source { MS_RATES_TABLE = 0, MS_RATES_MEASURED = 1 };
 
-#define MS_RATES_VERSION 1
+#define MS_RATES_VERSION 2 /* of rates as JSON; version 1, which ends with dispatch_ns, is read as well */
 
 /* How fast a device runs the operators of a training step. Work divided by rate is time: operations over GFLOP/s are
  * nanoseconds, bytes over MB/s microseconds. A plain value: copy it freely. */
@@ -271,8 +271,27 @@ typedef struct ms_rates {
     int64_t both_mb_per_s;    /* both ways at once, added up */
     int64_t pinning_mb_per_s; /* pinning host memory; 0: unknown */
     int64_t launch_ns;        /* the shortest time that a kernel takes on the device */
-    int64_t dispatch_ns;      /* what an operator takes on the host until it is queued, or done if the device is the
-                               * host */
+    int64_t dispatch_ns;      /* what an operator of forward takes on the host until it is queued, or done if the device
+                               * is the host: called from Python, recorded by autograd */
+
+    /* The same for operators of other kinds and in other places; 0: dispatch_ns. "Products" are matrix products,
+     * convolutions and attention, together with the module that calls them. */
+    int64_t product_ns;
+    int64_t view_ns;
+    int64_t backward_ns; /* called by autograd's engine or by an optimizer, here and in the next two */
+    int64_t backward_product_ns;
+    int64_t backward_view_ns;
+
+    /* What the host does in addition; 0: nothing. */
+    int64_t list_tensor_ns;   /* for each tensor in the lists that an operator takes */
+    int64_t parameter_ns;     /* for each parameter, in the optimizer's step and zero_grad() */
+    int64_t saved_tensor_ns;  /* for each tensor that a recomputed unit saves for backward */
+    int64_t recomputation_ns; /* for each recomputation of a unit */
+
+    /* Of a host as device: its generators draw one number after the other, and its system hands out large blocks as
+     * pages that must be cleared first. */
+    int64_t random_mb_per_s; /* bytes read and written by operators that draw; 0: memory_mb_per_s */
+    int64_t fresh_mb_per_s;  /* blocks of 32 MiB and more; 0: takes no time */
 } ms_rates;
 
 /* What a model reaches in practice: fixed shares of its peaks. `out->struct_bytes` must be set. Any thread.
@@ -289,9 +308,9 @@ MS_NODISCARD MS_API ms_status ms_rates_guess(int64_t capability, int64_t memory_
  * of range), MS_E_VERSION, MS_E_NO_MEMORY. */
 MS_NODISCARD MS_API ms_status ms_rates_to_json(const ms_rates *rates, char **out_text);
 
-/* The inverse, strict: unknown or missing fields and values out of range are errors. A rate is at most 1e9, both
- * ways 2e9, and a time at most a second. `out->struct_bytes` must be set. Any thread. Errors: MS_E_INVALID, MS_E_PARSE,
- * MS_E_VERSION, MS_E_NO_MEMORY. */
+/* The inverse, strict: unknown or missing fields and values out of range are errors. Fields that version 1 did not have
+ * are 0 where it is read. A rate is at most 1e9, both ways 2e9, and a time at most a second. `out->struct_bytes` must
+ * be set. Any thread. Errors: MS_E_INVALID, MS_E_PARSE, MS_E_VERSION, MS_E_NO_MEMORY. */
 MS_NODISCARD MS_API ms_status ms_rates_from_json(const char *text, size_t n_bytes, ms_rates *out);
 
 /* ---- Devices --------------------------------------------------------------------------------------------------- */
@@ -447,7 +466,9 @@ MS_API const char *ms_mode_name(int32_t mode);
 enum ms_settings_flag {
     MS_SETTINGS_FORCE = 1 << 0,      /* optimize also where the smart skip would do nothing */
     MS_SETTINGS_UNRUNNABLE = 1 << 1, /* plan also with what no executor of this version runs */
-    MS_SETTINGS_ALL = 3
+    MS_SETTINGS_FIXED = 1 << 2,      /* segments of torch's allocator cannot be made to grow here */
+    MS_SETTINGS_GROWN = 1 << 3,      /* they grow already */
+    MS_SETTINGS_ALL = 15
 };
 
 /* What a user asks for. */
@@ -459,6 +480,7 @@ typedef struct ms_settings {
     int64_t offload_limit_bytes; /* host memory that a plan may fill; negative: what is available, less a reserve */
     uint32_t techniques;         /* enum ms_technique */
     uint32_t flags;              /* enum ms_settings_flag */
+    int64_t occupied_bytes;      /* what torch's allocator holds on the device besides the step; 0: nothing */
 } ms_settings;
 
 /* The settings of a mode, which say how much time may be spent and with what; no budget. `out->struct_bytes` must be
@@ -505,16 +527,19 @@ MS_NODISCARD MS_API ms_status ms_reason_get_info(int32_t reason, ms_name_info *o
 
 /* How the step runs. */
 enum ms_simulation_flag {
-    MS_SIMULATE_ALLOCATOR = 1 << 0,     /* model torch's caching allocator: blocks and segments, not only sizes */
-    MS_SIMULATE_ENGINE_THREAD = 1 << 1, /* backward runs on a thread of its own, torch's default on a GPU */
-    MS_SIMULATE_FUSED = 1 << 2,         /* the optimizer is fused: it needs no temporaries */
-    MS_SIMULATE_RESUMED = 1 << 3,       /* the optimizer's state exists from the start */
-    MS_SIMULATE_KEEP_GRADIENTS = 1 << 4 /* gradients are set to zero, not to None, between steps */
+    MS_SIMULATE_ALLOCATOR = 1 << 0,      /* model torch's caching allocator: blocks and segments, not only sizes */
+    MS_SIMULATE_ENGINE_THREAD = 1 << 1,  /* backward runs on a thread of its own, torch's default on a GPU */
+    MS_SIMULATE_FUSED = 1 << 2,          /* the optimizer is fused: one kernel without temporaries */
+    MS_SIMULATE_RESUMED = 1 << 3,        /* the optimizer's state exists from the start */
+    MS_SIMULATE_KEEP_GRADIENTS = 1 << 4, /* gradients are set to zero, not to None, between steps */
+    MS_SIMULATE_GROWING = 1 << 5 /* segments of torch's allocator grow (expandable_segments) from the first step on */
 };
 
 enum ms_plan_flag {
-    MS_PLAN_FORCE = 1 << 0,  /* optimize even if the smart skip would leave the model alone */
-    MS_PLAN_FASTEST = 1 << 1 /* find the fastest plan within the budget */
+    MS_PLAN_FORCE = 1 << 0,   /* optimize even if the smart skip would leave the model alone */
+    MS_PLAN_FASTEST = 1 << 1, /* find the fastest plan within the budget */
+    MS_PLAN_GROWN = 1 << 2,   /* segments of torch's allocator grow also if nothing is done: the user has set that */
+    MS_PLAN_LEAN = 1 << 3     /* recompute every unit that may be, whatever the budget */
 };
 
 typedef struct ms_plan_request {
@@ -529,29 +554,39 @@ typedef struct ms_plan_request {
     const uint8_t *may_change;      /* for each unit of the profile, 0: it must be kept; NULL: as the profile says */
     uint32_t actions;               /* bits 1 << enum ms_action: what may be done to units besides keeping them */
     uint32_t model_options;         /* enum ms_model_option (experimental): what may be done to the model */
-    uint32_t simulation;            /* enum ms_simulation_flag: how the step runs */
+    uint32_t simulation;            /* enum ms_simulation_flag: how steps run. MS_SIMULATE_GROWING: segments can be made
+                                       to grow where anything is done */
     uint32_t flags;                 /* enum ms_plan_flag */
+    int64_t occupied_bytes;         /* of the budget: what torch's allocator holds besides this step */
+    int64_t limit_bytes;            /* what may be used if no plan fits the budget; 0: the budget is the limit */
+    const ms_profile *plain_profile; /* the step when nothing is done to it, if it differs (a key-value cache is
+                                        filled); NULL: it does not */
 } ms_plan_request;
 
 /* What these settings ask for on this device: budget, margin, host memory, allowed actions and model options, and how
  * the step is simulated. The budget is what is set, else a share of the device's usable memory (on a GPU rounded down
- * to 256 MiB, so that plans repeat); 1/64 of it stays free, since predictions may be wrong by that. Where something may
- * be offloaded, host memory is what is set, else what is available now, rounded down, less 2 GiB or 1/16 of all. Under
- * a budget that is set, segments of torch's allocator are taken to grow; else its blocks are simulated. `host` may be
- * NULL: nothing is then offloaded unless settings->offload_limit_bytes says how much. `out->struct_bytes` must be set;
- * `device` is borrowed; the caller sets the profile, and more flags of the simulation where it knows better. Any
- * thread. Errors: MS_E_INVALID, MS_E_LIMIT. */
+ * to 256 MiB, so that plans repeat); 1/64 of it stays free, since predictions may be wrong by that. A share is an aim:
+ * all that is usable is the limit. Where something may be offloaded, host memory is what is set, else what is available
+ * now, rounded down, less 2 GiB or 1/16 of all. On a GPU torch's allocator is simulated; where something is done to the
+ * step, with segments that grow, if they can. `host` may be NULL: nothing is then offloaded unless
+ * settings->offload_limit_bytes says how much. `out->struct_bytes` must be set; `device` is borrowed; the caller sets
+ * the profile, and more flags of the simulation where it knows better. Any thread. Errors: MS_E_INVALID, MS_E_LIMIT. */
 MS_NODISCARD MS_API ms_status ms_plan_request_init(ms_plan_request *out, const ms_settings *settings,
                                                    const ms_device *device, const ms_hw *host);
+
+/* The limit that torch's allocator needs so that what it reserves stays within the budget, together with what MemScale
+ * allocates itself: segments that grow do so by whole granules, and may exceed a limit by less than one. At least 0.
+ * Cannot fail. Any thread. */
+MS_API int64_t ms_budget_get_cap(int64_t budget_bytes, int64_t own_bytes);
 
 typedef struct ms_plan ms_plan; /* immutable: may be read from several threads at once */
 
 typedef struct ms_plan_summary {
     uint64_t struct_bytes;
-    int64_t baseline_peak_bytes;  /* nothing done */
-    int64_t predicted_peak_bytes; /* with this plan */
-    int64_t budget_bytes;
-    int64_t margin_bytes;
+    int64_t baseline_peak_bytes;  /* what the step needs when nothing is done, as ms_predict has it */
+    int64_t predicted_peak_bytes; /* the same with this plan */
+    int64_t budget_bytes;         /* what the plan may use: the limit of the request where it was needed */
+    int64_t margin_bytes;         /* the part of it that stays free */
     int64_t host_limit_bytes;
     int64_t host_bytes;   /* host memory used at most */
     int64_t baseline_ns;  /* step time, nothing done */
@@ -568,6 +603,15 @@ typedef struct ms_plan_summary {
     int32_t peak_unit;                /* where the predicted peak is; -1: between units */
     int32_t peak_phase;               /* enum ms_phase; MS_PHASE_SETUP: the step is empty */
     int64_t parts[MS_MAX_CATEGORIES]; /* of the predicted peak, by enum ms_category */
+    int64_t reserved_bytes;           /* what torch's allocator reserves for the step; on a CPU the predicted peak */
+    int64_t needed_bytes;             /* what it must be allowed to reserve: at most the budget less margin and
+                                         occupied bytes */
+    int64_t occupied_bytes;           /* of the request */
+    int64_t grows;                    /* 1: segments of torch's allocator have to grow (expandable_segments) */
+    int64_t is_cramped;               /* 1: the plan only fits because torch's allocator returns memory in every step */
+    int64_t aim_bytes;                /* the budget of the request, if no plan fits it and the limit was used; else 0 */
+    int64_t full_speed_bytes;         /* a budget, in round figures, with which nothing is done to the step. 0: there is
+                                         none within what may be used, or this plan does not take longer anyway */
 } ms_plan_summary;
 
 typedef struct ms_plan_entry {
@@ -588,7 +632,9 @@ typedef struct ms_plan_entry {
 
 /* Decide what is done to each unit and to the model: with MS_PLAN_FASTEST the fastest plan whose peak is within the
  * budget less the margin; else the one with the least memory whose step takes at most `slowdown_ppm` longer, and if
- * that does not fit, the fastest that does. If the model needs less than a quarter of the budget, nothing is done.
+ * that does not fit, the fastest that does. If none fits the budget but the request has a higher limit, the one with
+ * the lowest peak is taken if it fits that less 1/64. If the model needs less than a quarter of the budget, nothing is
+ * done.
  * Memory and time come from a simulation of the step, with times of units rounded up to a tick that depends on the
  * profile. Among equals the lowest peak wins, then the lowest model options as a number, then the first action in the
  * order of docs/PLANNING.md. A larger budget never gives a slower plan, a smaller one never a higher peak. The same
@@ -925,9 +971,8 @@ typedef struct ms_simulation_request {
 } ms_simulation_request;
 
 /* A request for the plain step on this device, as torch runs it: backward on a thread of its own and, on a GPU, the
- * caching allocator without a limit. MemScale keeps backward on the calling thread, so clear MS_SIMULATE_ENGINE_THREAD
- * if you set actions. Profile and device are borrowed. `request->struct_bytes` must be set. Any thread. Errors:
- * MS_E_INVALID, MS_E_VERSION. */
+ * caching allocator without a limit. Profile and device are borrowed. `request->struct_bytes` must be set. Any thread.
+ * Errors: MS_E_INVALID, MS_E_VERSION. */
 MS_NODISCARD MS_API ms_status ms_simulation_request_init(ms_simulation_request *request, const ms_profile *profile,
                                                          const ms_device *device);
 
@@ -949,6 +994,9 @@ typedef struct ms_simulation_summary {
     int32_t peak_unit;                /* where the steady peak is; -1: between units */
     int32_t peak_phase;               /* enum ms_phase */
     int64_t parts[MS_MAX_CATEGORIES]; /* of the steady peak, by enum ms_category */
+    int64_t start_reserved_bytes;     /* reserved before the first step */
+    int64_t needed_bytes; /* the least limit within which the first step runs, and later ones without having to return
+                             memory first */
 } ms_simulation_summary;
 
 /* A segment of the steady step: one phase inside one unit, or between units. */
@@ -964,10 +1012,12 @@ typedef struct ms_simulation_segment {
 
 typedef struct ms_simulation ms_simulation; /* immutable: may be read from several threads at once */
 
-/* Simulate a step of the profile with these actions. The same request gives the same result on every machine. `*out`
- * is owned, ms_simulation_destroy. Any thread. Errors: MS_E_INVALID, MS_E_VERSION, MS_E_MISMATCH (the number of
- * actions), MS_E_BUDGET (it does not fit limit_bytes; ms_error_info.needed_bytes is the limit that the next allocation
- * needs), MS_E_NO_MEMORY, MS_E_LIMIT. */
+/* Simulate a step of the profile with these actions. How it runs follows from what is done: MemScale keeps backward on
+ * the calling thread, so MS_SIMULATE_ENGINE_THREAD applies only where nothing is done to any unit or to the model; and
+ * it lets segments grow, so MS_SIMULATE_GROWING applies only where something is. The same request gives the same result
+ * on every machine. `*out` is owned, ms_simulation_destroy. Any thread. Errors: MS_E_INVALID, MS_E_VERSION,
+ * MS_E_MISMATCH (the number of actions), MS_E_BUDGET (it does not fit limit_bytes; ms_error_info.needed_bytes is the
+ * limit that the next allocation needs), MS_E_NO_MEMORY, MS_E_LIMIT. */
 MS_NODISCARD MS_API ms_status ms_simulation_create(const ms_simulation_request *request, ms_simulation **out);
 
 /* Cannot fail. NULL is allowed. */
@@ -987,17 +1037,21 @@ MS_NODISCARD MS_API ms_status ms_simulation_get_segment(const ms_simulation *sim
 
 typedef struct ms_prediction {
     uint64_t struct_bytes;
-    int64_t peak_bytes;                /* of all steps, the first included */
+    int64_t peak_bytes;                /* the most that is allocated */
     int64_t low_bytes, high_bytes;     /* the error band around it */
     int64_t reserved_bytes;            /* by torch's allocator, if nothing limits it */
     int64_t usable_bytes;              /* what it was held against */
-    int64_t fits;                      /* 1: it runs within usable_bytes, fragmentation of torch's allocator included */
+    int64_t fits;                      /* 1: what is needed is within usable_bytes less the margin */
     ms_simulation_summary *simulation; /* may be NULL; else gets the summary, struct_bytes must be set */
+    int64_t needed_bytes;              /* what torch's allocator must be allowed to reserve; on a CPU the peak */
+    int64_t margin_bytes;              /* the part of usable_bytes that stays free, as under a budget of that size */
 } ms_prediction;
 
-/* Will this step fit? `usable_bytes` 0: what the device has. The error band is 2 % of the peak, 3 % for a profile of a
- * step that really ran (`was_run` not 0), as measured in docs/PREDICTION.md. `out->struct_bytes` must be set. Any
- * thread. Errors: as ms_simulation_create, without MS_E_BUDGET. */
+/* Will this step fit? `usable_bytes` 0: what the device has. The peak, and whether it fits, are those of a plan with
+ * these actions; on a GPU the flags should be those of ms_plan_request_init: segments grow only if something is done.
+ * The error band is 2 % of the peak, 3 % for a profile of a step that really ran (`was_run` not 0), as measured in
+ * docs/PREDICTION.md. `out->struct_bytes` must be set. Any thread. Errors: as ms_simulation_create, without
+ * MS_E_BUDGET. */
 MS_NODISCARD MS_API ms_status ms_predict(const ms_simulation_request *request, int64_t usable_bytes, int32_t was_run,
                                          ms_prediction *out);
 
@@ -1056,6 +1110,41 @@ MS_NODISCARD MS_API ms_status ms_plan_pareto(const ms_plan_request *request, ms_
  * Any thread. Errors: as ms_plan_create, without MS_E_BUDGET. */
 MS_NODISCARD MS_API ms_status ms_plan_find_budget(const ms_plan_request *request, int64_t *out_bytes);
 
+/* The least budget, in round figures, that has room for a step with this peak and its margin. Any thread. Cannot fail.
+ */
+MS_API int64_t ms_budget_for_peak(int64_t peak_bytes);
+
+/* What a user may change so that a step fits. Each change costs more than all before it together, so sets of changes as
+ * numbers are in the order of their cost. */
+enum ms_change {
+    MS_CHANGE_BUDGET = 1 << 0,    /* a larger budget */
+    MS_CHANGE_FUSED = 1 << 1,     /* the same optimizer, fused, which needs no temporaries */
+    MS_CHANGE_TECHNIQUE = 1 << 2, /* more is recomputed, or may be done */
+    MS_CHANGE_BATCH = 1 << 3,     /* a smaller batch */
+    MS_CHANGE_AUTOCAST = 1 << 4,  /* computed in 16 bits */
+    MS_CHANGE_HALF = 1 << 5,      /* the model converted to 16 bits */
+    MS_CHANGE_ADAFACTOR = 1 << 6, /* an optimizer that has almost no state */
+    MS_CHANGE_ALL = 127
+};
+
+/* The search for changes with which a step fits, for a caller who can try a set of them. */
+typedef struct ms_change_search {
+    uint64_t struct_bytes;
+    int64_t limit_bytes;     /* what the step may need */
+    int64_t most_bytes;      /* the same with the largest budget */
+    int64_t param_bytes;     /* of the step as it is; it needs these three at the same time, */
+    int64_t gradient_bytes;  /* whatever the batch is */
+    int64_t state_bytes;     /* of the optimizer */
+    const uint32_t *fitting; /* sets that were found to fit */
+    int64_t n_fitting;
+    uint32_t allowed; /* enum ms_change: what may be changed */
+    uint32_t tried;   /* the set that was tried last; 0: none */
+} ms_change_search;
+
+/* The set of changes to try next: the cheapest after `tried` that is possible, that does not contain one that fits, and
+ * whose parameters, gradients and optimizer state alone do not need too much. 0: there is none. Cannot fail. */
+MS_API uint32_t ms_change_search_get_next(const ms_change_search *search);
+
 /* The search for the largest batch that fits, for a caller who can try one: peaks grow about evenly with the batch, so
  * the next one to try lies where a straight line between two that are known meets the limit. */
 typedef struct ms_batch_search {
@@ -1074,49 +1163,57 @@ MS_API void ms_batch_search_note(ms_batch_search *search, int64_t batch, int64_t
 
 /* ---- Plans by the sizes of inputs ------------------------------------------------------------------------------- */
 
-/* The sizes of all tensors of an input. */
+/* The sizes of all tensors of an input, and how much time there is to analyse steps with it. */
 typedef struct ms_input {
     uint64_t struct_bytes;
     const int64_t *sizes;  /* tensor by tensor: the number of its dimensions, then each dimension */
     int64_t n_sizes;       /* numbers in `sizes` */
-    int64_t batch, length; /* which of them are the batch and the length of sequences; 0: unknown */
+    int64_t batch, length; /* which of them are the batch and the length of sequences, for the plan's summary */
+    int64_t trained_ns;    /* since the first step began; 0: analyses may take any time */
+    int64_t analysed_ns;   /* of that, what `source` took, for all plans of the model */
+    int64_t analysis_ns;   /* what one more profile takes */
 } ms_input;
 
-/* Profile the step with the input that ms_shape_plans_find was called for: at its own sizes, or with `all_shapes` not 0
- * at several batches and lengths, so that the result can be reshaped (ms_profile_fit). `*out_profile` is then the
- * library's. Returns MS_OK; MS_E_UNAVAILABLE where the step cannot be analysed, so that another plan has to do; or
- * MS_E_INTERRUPTED to stop the call that asked. */
-typedef ms_status (*ms_profile_source)(void *user, int32_t all_shapes, ms_profile **out_profile);
+/* Profile the step of the input that ms_shape_plans_find was called for, resized to each of `n_profiles` lists of
+ * sizes, which follow each other and are like ms_input.sizes of that input. `out_profiles` has room for as many, which
+ * are then the library's. Returns MS_OK; MS_E_UNAVAILABLE where the step cannot be analysed, so that another plan has
+ * to do; or MS_E_INTERRUPTED to stop the call that asked. */
+typedef ms_status (*ms_profile_source)(void *user, const int64_t *sizes, int64_t n_profiles, ms_profile **out_profiles);
+
+/* The plans of a model by the sizes of its inputs. One thread at a time, those that share what they learned included.
+ */
+typedef struct ms_shape_plans ms_shape_plans;
 
 typedef struct ms_shape_plans_options {
     uint64_t struct_bytes;
-    const ms_plan_request *request; /* what the plan was made from. All that it borrows is copied or shared */
+    const ms_plan_request *request; /* what the plan was made from, except plain_profile. All that it borrows is copied
+                                       or shared */
     const ms_plan *plan;            /* the first plan; it is shared */
     const ms_input *input;          /* the input that it was made for; copied */
     ms_profile_source source;       /* NULL: no other profile can be had */
     void *user;                     /* for `source` */
+    const ms_shape_plans *like;     /* of the same model and input, for another request: how the step grows is found out
+                                     * once for both. NULL: none */
 } ms_shape_plans_options;
 
-/* The plans of a model by the sizes of its inputs. One thread at a time. */
-typedef struct ms_shape_plans ms_shape_plans;
-
 /* `*out_plans` is owned, ms_shape_plans_destroy. Errors: as ms_plan_create, and MS_E_MISMATCH (the plan has other
- * units). */
+ * units, or `like` is of another model). */
 MS_NODISCARD MS_API ms_status ms_shape_plans_create(const ms_shape_plans_options *options, ms_shape_plans **out_plans);
 
 /* Cannot fail. NULL is allowed. */
 MS_API void ms_shape_plans_destroy(ms_shape_plans *plans);
 
-/* The plan for an input of these sizes: the first plan as long as the step fits with it, else one that is made for its
- * batch and length (and lengths up to an eighth longer) or, where other dimensions differ, from a profile that `source`
- * makes. Sizes that were asked for before take no time and no memory. `*out_plan` is owned, ms_plan_destroy; the same
- * plan is the same pointer. Errors: MS_E_BUDGET (no plan fits), MS_E_INVALID, MS_E_INTERRUPTED (by `source`),
- * MS_E_NO_MEMORY. */
+/* The plan for an input of these sizes. Inputs that are no larger than a known one in any dimension have its plan. The
+ * first plan does for an input for which a bound of the peak is within the budget: whatever depends on inputs grows at
+ * most with the square of the elements of the one that grows most. Otherwise `source` profiles the step at five shapes,
+ * once: every size is found as a sum of products of up to four dimensions that vary, and the first plan is simulated
+ * with these, or another one made; lengths are rounded up by at most an eighth or to a multiple of 32. A step that
+ * cannot be described so is profiled for this input alone. After the first, analyses are made only while they take less
+ * than 2 % of `trained_ns`; where one would be needed, the plan recomputes every unit that may be (MS_PLAN_LEAN). The
+ * same profiles give the same plans: time decides only whether there is a profile. Sizes that were asked for before
+ * take no memory. `*out_plan` is owned, ms_plan_destroy; the same plan is the same pointer. Errors: MS_E_BUDGET (no
+ * plan fits), MS_E_INVALID, MS_E_INTERRUPTED (by `source`), MS_E_NO_MEMORY. */
 MS_NODISCARD MS_API ms_status ms_shape_plans_find(ms_shape_plans *plans, const ms_input *input, ms_plan **out_plan);
-
-/* The profile that plans are made from now, which may have been replaced by one of several shapes. Owned,
- * ms_profile_destroy; NULL for NULL. Cannot fail. */
-MS_API ms_profile *ms_shape_plans_get_profile(const ms_shape_plans *plans);
 
 /* ---- Throw-away processes -------------------------------------------------------------------------------------- */
 

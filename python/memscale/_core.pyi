@@ -31,6 +31,16 @@ SIMULATE_ENGINE_THREAD: int
 SIMULATE_FUSED: int
 SIMULATE_RESUMED: int
 SIMULATE_KEEP_GRADIENTS: int
+SIMULATE_GROWING: int
+CATEGORY_GRADIENT: int
+CATEGORY_OPTIMIZER: int
+CHANGE_BUDGET: int
+CHANGE_FUSED: int
+CHANGE_TECHNIQUE: int
+CHANGE_BATCH: int
+CHANGE_AUTOCAST: int
+CHANGE_HALF: int
+CHANGE_ADAFACTOR: int
 RATES_MEASURED: int
 
 # Tables of the library, in the order of their enums; memscale/_base/vocabulary.py names the fields of a row.
@@ -108,6 +118,17 @@ class Rates:
     pinning_mb_per_s: int
     launch_ns: int
     dispatch_ns: int
+    product_ns: int
+    view_ns: int
+    backward_ns: int
+    backward_product_ns: int
+    backward_view_ns: int
+    list_tensor_ns: int
+    parameter_ns: int
+    saved_tensor_ns: int
+    recomputation_ns: int
+    random_mb_per_s: int
+    fresh_mb_per_s: int
     def __init__(self, **rates: int) -> None: ...
     @classmethod
     def from_json(cls, text: str, /) -> Rates: ...
@@ -174,28 +195,36 @@ class Request:
     device: Device
     budget_bytes: int
     margin_bytes: int
+    occupied_bytes: int
+    limit_bytes: int
     host_limit_bytes: int
     slowdown_ppm: int
     actions: int
     model_options: int
+    simulation: int
     flags: int
     def __init__(
         self,
         *,
         device: Device,
-        techniques: int,
+        techniques: int = 0,
         budget_bytes: int = 0,
         utilization_ppm: int = 850000,
         slowdown_ppm: int = -1,
         offload_limit_bytes: int = -1,
         force: bool = False,
         unrunnable: bool = False,
+        fixed: bool = False,
+        grown: bool = False,
+        occupied_bytes: int = 0,
     ) -> None: ...
+    def cap(self, own_bytes: int, /) -> int: ...
     def plan(
         self,
         profile: Profile,
         *,
         half: Profile | None = None,
+        plain: Profile | None = None,
         may_change: bytes | None = None,
         fused: bool = False,
         held: bool = False,
@@ -206,6 +235,7 @@ class Request:
         n_points: int,
         *,
         half: Profile | None = None,
+        plain: Profile | None = None,
         may_change: bytes | None = None,
         fused: bool = False,
     ) -> list[tuple[int, int, int, int, int]]: ...
@@ -214,6 +244,7 @@ class Request:
         profile: Profile,
         *,
         half: Profile | None = None,
+        plain: Profile | None = None,
         may_change: bytes | None = None,
         fused: bool = False,
     ) -> int: ...
@@ -227,14 +258,14 @@ class ShapePlans:
         profile: Profile,
         sizes: Sizes,
         shape: Shape,
-        source: Callable[[bool], Profile | None],
+        source: Callable[[list[Sizes]], list[Profile] | None],
         wrap: Callable[[Plan], object],
         may_change: bytes | None = None,
         fused: bool = False,
         held: bool = False,
+        like: ShapePlans | None = None,
     ) -> None: ...
-    def find(self, sizes: Sizes, shape: Shape, /) -> Any: ...  # what wrap() made of the plan
-    def profile(self) -> Profile: ...
+    def find(self, sizes: Sizes, shape: Shape, times: tuple[int, int, int] = ..., /) -> Any: ...  # what wrap() made
 
 Path = str | bytes | PathLike[str]
 
@@ -314,6 +345,10 @@ def run_in_children(
 def profile_fit(profiles: list[Profile], /) -> Profile: ...
 def fit_shapes(batch: int, length: int, /) -> list[Shape]: ...
 def next_batch(*, fits: tuple[int, int], too_large: tuple[int, int], limit_bytes: int, n_tried: int) -> int: ...
+def next_changes(
+    *, allowed: int, tried: int, fitting: Iterable[int], limits: tuple[int, int], fixed: tuple[int, int, int]
+) -> int: ...
+def budget_for_peak(n: int, /) -> int: ...
 def plan_from_json(text: str, /) -> Plan: ...
 def format_bytes(n: int, /) -> str: ...
 def format_ns(n: int, /) -> str: ...

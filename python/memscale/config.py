@@ -158,7 +158,9 @@ class Config(Settings):
         needs="enable_offloading",
     )
     target_gpu_utilization: float = setting(
-        "Fraction of the GPU's memory that a plan may use.", default=0.85, check=number(0, 1, low_open=True)
+        "Fraction of the GPU's memory that a plan aims for; all that is usable is the limit.",
+        default=0.85,
+        check=number(0, 1, low_open=True),
     )
     memory_budget_gb: float | None = setting(
         "Memory budget in GB, instead of the fraction; torch's allocator is capped at it.",
@@ -177,12 +179,10 @@ class Config(Settings):
         check=BOOLEAN,
     )
     on_oom: _Outcome = setting(
-        "After a step that ran out of memory: 'replan' makes a plan that needs less memory, for the "
-        "next forward; 'raise' only adds a report to the error.",
+        "After a step that ran out of memory, what was planned and what was there is logged; 'replan' also makes a "
+        "plan that needs less memory, for the next forward, 'raise' does not.",
         default="replan",
         check=one_of(_Outcome),
-        missing="handling of out-of-memory errors",
-        harmless=(),
     )
     use_static_profiling: bool = setting(
         "Analyse the step in a throw-away process before it runs.",
@@ -302,4 +302,4 @@ def engine_settings(config: Config) -> dict[str, Any]:
 
 
 def _bytes_of(gigabytes: float | None, *, least: int, none: int) -> int:
-    return none if gigabytes is None else max(least, int(min(gigabytes * _GB, _MAX_BYTES)))
+    return none if gigabytes is None else max(least, round(min(gigabytes * _GB, _MAX_BYTES)))

@@ -78,20 +78,28 @@ class Plan:
         layers: the techniques of each layer, by name.
         model_options: what is done to the model as a whole: ``"half"`` (computed in 16 bits), ``"8bit"`` (moments of
             the optimizer), ``"offload"`` (optimizer state in host memory), ``"offload_gradients"``, ``"tile_loss"``.
-        baseline_peak_bytes: the peak when nothing is done.
+        baseline_peak_bytes: the peak when nothing is done, as :func:`memscale.predict` has it.
         predicted_peak_bytes: the peak with this plan.
         parts: what that peak is made of, by category; ``"rest"`` is by how much blocks are larger than their tensors,
             and what the engine rounds up. Empty if the step allocates nothing.
         place: where that peak is: the layer (or None) and the phase; None if the step is empty.
         budget_bytes: what the plan may use.
         margin_bytes: the part of the budget that is left free, for errors of the prediction.
+        aim_bytes: what the plan should have used, where only one above that fits the device; else 0.
+        full_speed_bytes: a budget with which nothing would be done to the step, where it fits as it is and this plan
+            trades time for memory; else 0.
         host_limit_bytes: host memory that the plan may use.
         host_bytes: host memory that it uses.
         baseline_step_seconds: the time of a step when nothing is done.
         step_seconds: the time of a step with this plan.
         predicted_slowdown: extra step time of this plan, as a fraction of the plain step.
         shape: batch and length of the input that it was made for; 0 for one that the input does not have.
-        fits: is the predicted peak within the budget?
+        reserved_bytes: what torch's allocator reserves for the step; on a CPU the predicted peak.
+        needed_bytes: what it must be allowed to reserve; on a CPU the predicted peak.
+        occupied_bytes: the part of the budget that torch's allocator held for other things when the plan was made.
+        grows: do segments of torch's allocator have to grow (``expandable_segments``)?
+        is_cramped: does it only fit because torch's allocator returns memory in every step? That takes time.
+        fits: is what is needed within the budget?
         skipped: was the model left alone because it fits easily?
         fingerprint: a stable hash of what the plan does.
         core: the plan as the extension has it.
@@ -118,6 +126,8 @@ class Plan:
         self.place = self._place(summary["peak_unit"], summary["peak_phase"])
         self.budget_bytes: int = summary["budget_bytes"]
         self.margin_bytes: int = summary["margin_bytes"]
+        self.aim_bytes: int = summary["aim_bytes"]
+        self.full_speed_bytes: int = summary["full_speed_bytes"]
         self.host_limit_bytes: int = summary["host_limit_bytes"]
         self.host_bytes: int = summary["host_bytes"]
         self.baseline_step_seconds: float = summary["baseline_ns"] / 1e9
@@ -125,7 +135,12 @@ class Plan:
         self.predicted_slowdown: float = summary["slowdown_ppm"] / 1e6
         self.shape: tuple[int, int] = (summary["batch"], summary["length"])
         self.skipped: bool = summary["skipped"]
-        self.fits: bool = self.predicted_peak_bytes <= self.budget_bytes
+        self.needed_bytes: int = summary["needed_bytes"]
+        self.reserved_bytes: int = summary["reserved_bytes"]
+        self.occupied_bytes: int = summary["occupied_bytes"]
+        self.grows: bool = summary["grows"]
+        self.is_cramped: bool = summary["is_cramped"]
+        self.fits: bool = self.needed_bytes <= self.budget_bytes - self.occupied_bytes
         self.fingerprint: str = f"{summary['fingerprint']:016x}"
 
     def _place(self, unit: int, phase: int) -> tuple[str | None, str] | None:

@@ -23,7 +23,7 @@ from ._hw import devices
 from ._show.text import size
 from ._trace.profiling import trace_step
 from ._trace.twin_optimizer import is_fused
-from .config import Config
+from .config import Config, engine_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -103,13 +103,14 @@ class Profile:
         peak_bytes: the predicted peak when nothing is done.
         parts: what that peak is made of.
         core: the profile as the extension has it.
+        plain_core: of the step as it is without MemScale: with a key-value cache, where the model makes one.
     """
 
     def __init__(
         self, core: _core.Profile, plain: _core.Profile, device: Device, *, fused: bool, why_empirical: str = ""
     ) -> None:
         self.core = core
-        self._plain = plain  # the step as it is without MemScale: with a key-value cache where the model makes one
+        self.plain_core = plain
         self.device = device
         self.fused = fused
         self.why_empirical = why_empirical
@@ -119,6 +120,7 @@ class Profile:
             for i, row in enumerate(core.units())
         )
         self._unoptimized: Simulation | None = None
+        self._prediction: Prediction | None = None  # of the step when nothing is done
 
     @property
     def unoptimized(self) -> Simulation:
@@ -129,11 +131,17 @@ class Profile:
 
     @property
     def peak_bytes(self) -> int:
-        return self.unoptimized.peak_bytes
+        return self._predicted.peak_bytes
 
     @property
     def parts(self) -> Mapping[str, int]:
-        return self.unoptimized.parts
+        return self._predicted.parts
+
+    @property
+    def _predicted(self) -> Prediction:
+        if self._prediction is None:
+            self._prediction = self.predict()
+        return self._prediction
 
     @property
     def blocks(self) -> frozenset[str]:
@@ -163,32 +171,40 @@ class Profile:
         """
         core, actions, flags = self._arguments(recompute, resumed=resumed, keep_gradients=keep_gradients)
         where = device or self.device
-        flags |= _core.SIMULATE_ALLOCATOR if where.kind == "cuda" else 0
+        flags |= _device_flags(where, bool(flags & _core.SIMULATE_GROWING))
         return self._simulation(core.simulate(where, actions=actions, limit_bytes=limit_bytes, flags=flags))
 
-    def predict(self, recompute: Collection[str] | str = (), *, usable_bytes: int = 0) -> Prediction:
+    def predict(
+        self, recompute: Collection[str] | str = (), *, usable_bytes: int = 0, device: Device | None = None
+    ) -> Prediction:
         """Will the step fit into ``usable_bytes``, by default into what the device has?
+
+        A plan that recomputes the same layers has the same peak.
 
         Args:
             recompute: as for :meth:`simulate`.
-            usable_bytes: 0: what the device has.
+            usable_bytes: a budget; 0: what the device has.
+            device: as for :meth:`simulate`.
         """
         core, actions, flags = self._arguments(recompute)
-        flags |= _core.SIMULATE_ALLOCATOR if self.device.kind == "cuda" else 0
+        where = device or self.device
+        flags |= _device_flags(where, bool(flags & _core.SIMULATE_GROWING))
         record = core.predict(
-            self.device, actions=actions, flags=flags, usable_bytes=usable_bytes, was_run=self.source == "empirical"
+            where, actions=actions, flags=flags, usable_bytes=usable_bytes, was_run=self.source == "empirical"
         )
         return Prediction(
             peak_bytes=record["peak_bytes"],
+            needed_bytes=record["needed_bytes"],
             low_bytes=record["low_bytes"],
             high_bytes=record["high_bytes"],
             reserved_bytes=record["reserved_bytes"],
             usable_bytes=record["usable_bytes"],
+            margin_bytes=record["margin_bytes"],
             fits=bool(record["fits"]),
             parts=self._parts(record),
             place=self._place(record),
             step_seconds=record["step_ns"] / 1e9,
-            device=self.device.name,
+            device=where.name,
             source=self.source,
         )
 
@@ -197,7 +213,7 @@ class Profile:
     ) -> tuple[_core.Profile, bytes | None, int]:
         """What the extension takes: the profile, the actions of its units, and how the step runs."""
         chosen = self._recomputed(recompute)
-        flags = 0 if chosen else _core.SIMULATE_ENGINE_THREAD  # recomputing: backward is on the caller's thread
+        flags = _core.SIMULATE_GROWING if chosen else 0  # where layers are recomputed, segments of the allocator grow
         for wanted, flag in (
             (self.fused, _core.SIMULATE_FUSED),
             (resumed, _core.SIMULATE_RESUMED),
@@ -205,7 +221,7 @@ class Profile:
         ):
             flags |= flag if wanted else 0
         if not chosen:
-            return self._plain, None, flags
+            return self.plain_core, None, flags
         return self.core, array("i", [unit.name in chosen for unit in self.units]).tobytes(), flags
 
     def at(self, batch: int, length: int = 0) -> Profile:
@@ -215,7 +231,7 @@ class Profile:
             MemScaleError: the profile was made at one shape only (``profile(..., shapes=True)`` makes it at several).
         """
         core = self.core.at(batch, length)
-        plain = core if self._plain is self.core else self._plain.at(batch, length)
+        plain = core if self.plain_core is self.core else self.plain_core.at(batch, length)
         return Profile(core, plain, self.device, fused=self.fused, why_empirical=self.why_empirical)
 
     def to_json(self) -> str:
@@ -265,16 +281,25 @@ class Profile:
         return f"<memscale profile: {len(self.units)} layers, peak {peak} on {self.device.name}, {self.source}>"
 
 
+def _device_flags(device: Device, grows: bool) -> int:
+    """How steps run on a device; segments of torch's allocator may grow only where something is done to the step."""
+    flags = _core.Request(device=device).simulation
+    return flags if grows else flags & ~_core.SIMULATE_GROWING
+
+
 @dataclasses.dataclass(frozen=True)
 class Prediction:
     """What a training step needs, predicted before it runs.
 
     Attributes:
-        peak_bytes: the most that is allocated, as ``torch.cuda.max_memory_allocated`` reports it.
-        low_bytes, high_bytes: the error band.
+        peak_bytes: the most that is allocated, as ``torch.cuda.max_memory_allocated`` reports it. A plan for the same
+            step has the same figure.
+        needed_bytes: what torch's allocator must be allowed to reserve; on a CPU the peak.
+        low_bytes, high_bytes: the error band around the peak.
         reserved_bytes: the most that torch's allocator takes from the device if nothing limits it.
         usable_bytes: what the allocator can use on the device, or the budget.
-        fits: does the step fit?
+        margin_bytes: the part of that which has to stay free, since predictions may be wrong.
+        fits: is what is needed within what is usable, less the margin?
         parts: what the peak is made of.
         place: where the peak is: the layer, or None, and the phase.
         step_seconds: how long a step takes, modelled.
@@ -283,10 +308,12 @@ class Prediction:
     """
 
     peak_bytes: int
+    needed_bytes: int
     low_bytes: int
     high_bytes: int
     reserved_bytes: int
     usable_bytes: int
+    margin_bytes: int
     fits: bool
     parts: Mapping[str, int]
     place: tuple[str | None, str]
@@ -392,5 +419,4 @@ def predict(
 
 def usable_by(config: Config | None) -> int:
     """The budget of these settings in bytes; 0: none is set."""
-    budget = None if config is None else config.memory_budget_gb
-    return 0 if budget is None else int(budget * 1e9)
+    return 0 if config is None else int(engine_settings(config)["budget_bytes"])

@@ -1,17 +1,10 @@
-/* advise.c - what would fit if no plan does: a larger budget, a smaller batch. */
+/* advise.c - what would fit if no plan does: a larger budget, a smaller batch, other changes and sets of them. */
 #include "../common/status.h"
 #include "decide.h"
 
-#define DIGITS 10000 /* budgets in round figures: 4 digits */
-#define MAX_TRIES 6  /* of a batch: for each, the caller traces a step */
+#define MAX_TRIES 8 /* of a batch: for each, the caller traces a step */
 
 /* ---- Budgets ---- */
-
-static int64_t round_up(int64_t n_bytes) {
-    int64_t unit = 1;
-    while (n_bytes / unit >= DIGITS) unit *= 10;
-    return (n_bytes + unit - 1) / unit * unit;
-}
 
 /* MS_E_BUDGET if there is no plan; ms__error_value() is then the smallest peak. */
 static ms_status try_budget(const ms_plan_request *request, int64_t budget_bytes) {
@@ -19,6 +12,7 @@ static ms_status try_budget(const ms_plan_request *request, int64_t budget_bytes
     ms_plan_request wider = *request;
     wider.budget_bytes = budget_bytes;
     wider.margin_bytes = budget_bytes / MS__MARGIN_PARTS;
+    wider.limit_bytes = 0;
     ms_status status = ms_plan_create(&wider, &plan);
     ms_plan_destroy(plan);
     return status;
@@ -38,7 +32,7 @@ ms_status ms_plan_find_budget(const ms_plan_request *theirs, int64_t *out_bytes)
     int64_t peak = ms__error_value(), needed = peak + peak / (MS__MARGIN_PARTS - 1) + 1;
     int64_t usable = request->device->usable_bytes;
     for (size_t i = 0; i < sizeof extra_parts / sizeof *extra_parts && status == MS_E_BUDGET; i++) {
-        int64_t budget = round_up(needed + (extra_parts[i] > 0 ? needed / extra_parts[i] : 0));
+        int64_t budget = ms__round_up_bytes(needed + (extra_parts[i] > 0 ? needed / extra_parts[i] : 0));
         if (budget > usable) break;
         status = try_budget(request, budget);
         if (status == MS_OK) *out_bytes = budget;
@@ -47,6 +41,36 @@ ms_status ms_plan_find_budget(const ms_plan_request *theirs, int64_t *out_bytes)
     ms_error_clear();
     *out_bytes = 0;
     return MS_OK;
+}
+
+/* ---- Changes ---- */
+
+static bool is_possible(uint32_t changes) {
+    uint32_t types = MS_CHANGE_AUTOCAST | MS_CHANGE_HALF, optimizers = MS_CHANGE_FUSED | MS_CHANGE_ADAFACTOR;
+    return (changes & types) != types && (changes & optimizers) != optimizers;
+}
+
+static bool contains_fitting(const ms_change_search *s, uint32_t changes) {
+    for (int64_t i = 0; i < s->n_fitting; i++)
+        if ((s->fitting[i] & ~changes) == 0) return true;
+    return false;
+}
+
+/* The least that the step needs, at any batch. Moments have the type of their parameters. */
+static bool is_hopeless(const ms_change_search *s, uint32_t changes) {
+    int64_t limit = changes & MS_CHANGE_BUDGET ? s->most_bytes : s->limit_bytes;
+    int64_t state = changes & MS_CHANGE_ADAFACTOR ? 0 : s->state_bytes;
+    int64_t parts = changes & MS_CHANGE_HALF ? 2 : 1;
+    return s->param_bytes / parts + s->gradient_bytes / parts + state / parts > limit;
+}
+
+uint32_t ms_change_search_get_next(const ms_change_search *s) {
+    if (s == NULL) return 0;
+    for (uint32_t changes = s->tried + 1; changes <= MS_CHANGE_ALL; changes++)
+        if ((changes & ~s->allowed) == 0 && is_possible(changes) && !contains_fitting(s, changes) &&
+            !is_hopeless(s, changes))
+            return changes;
+    return 0;
 }
 
 /* ---- Batches ---- */
@@ -62,6 +86,8 @@ int64_t ms_batch_search_get_next(const ms_batch_search *s) {
     if (s == NULL || s->high - s->low <= 1 || s->n_tried >= MAX_TRIES) return 0;
     int64_t range = s->high_bytes > s->low_bytes ? s->high_bytes - s->low_bytes : 1, n = s->high - s->low;
     int64_t more = steps_to(s->limit_bytes - s->low_bytes, range, n);
+    bool creeps = more < n / 8 || more > n - n / 8; /* what is needed rises in stairs, by segments and granules */
+    if (s->n_tried >= 2 && creeps) more = n / 2;
     return s->low + (more < 1 ? 1 : more > n - 1 ? n - 1 : more);
 }
 

@@ -7,8 +7,10 @@
 #include "chain_build.h"
 
 #include "../common/math.h"
+#include "../profile/shape_terms.h"
 #include "../sim/actions.h"
 #include "../sim/model_options.h"
+#include "../sim/needs.h"
 #include "../sim/roofline.h"
 
 #define LEAST_GAIN 4096 /* of what all units hold together */
@@ -29,7 +31,7 @@ static ms_status run_basis(const ms__basis *b, const int32_t *actions, ms_simula
                                      .actions = actions,
                                      .n_actions = b->profile->n_units,
                                      .device = b->request->device,
-                                     .flags = b->request->simulation};
+                                     .flags = ms__step_flags(b->request->simulation, true)};
     return ms__simulate(&request, &b->sim, out);
 }
 
@@ -76,6 +78,8 @@ typedef struct builder {
     ms__chain *chain;
     measured_step steps[MS__N_VARIANTS];
     int64_t least_gain; /* options that save no more are left out */
+    int64_t late_ns;    /* what recomputing all units adds to the step between units, */
+    int64_t extra_ns;   /* and in units */
 } builder;
 
 /* How many held bytes the forward of each unit adds. */
@@ -136,6 +140,31 @@ static int64_t base_ns(const builder *b) {
     return b->model.is_streamed ? ms__add_ns(ns, b->model.optimizer_ns) : ns;
 }
 
+/* What recomputing a unit adds to its own forward and backward. */
+static int64_t extra_of(const builder *b, int32_t position) {
+    const ms__unit_times *plain = &b->steps[MS__PLAIN].times[position];
+    const ms__unit_times *recomputed = &b->steps[MS__RECOMPUTED].times[position];
+    return recomputed->forward_ns + recomputed->backward_ns - plain->forward_ns - plain->backward_ns;
+}
+
+/* A host that is late in recomputed units is late for what follows them, too. */
+static void find_late(builder *b) {
+    const ms_simulation_summary *plain = &b->steps[MS__PLAIN].run->summary;
+    const ms_simulation_summary *recomputed = &b->steps[MS__RECOMPUTED].run->summary;
+    b->late_ns = recomputed->step_ns - plain->step_ns;
+    for (int32_t i = 0; i < b->chain->n; i++) {
+        int64_t ns = extra_of(b, i);
+        b->late_ns -= ns;
+        b->extra_ns = ms__add_ns(b->extra_ns, ms__max(ns, 0));
+    }
+    b->late_ns = ms__max(b->late_ns, 0);
+}
+
+/* The share of the above of a unit that takes `ns` longer, so that all of them have all of it. */
+static int64_t late_share(const builder *b, int64_t ns) {
+    return ns <= 0 || b->extra_ns == 0 ? 0 : (int64_t)((ms__wide)b->late_ns * ns / b->extra_ns);
+}
+
 /* ---- Options ---- */
 
 static void add_option(builder *b, int32_t position, int32_t action) {
@@ -147,6 +176,7 @@ static void add_option(builder *b, int32_t position, int32_t action) {
     const ms__unit_times *times = &step->times[position], *plain_times = &plain->times[position];
     int64_t ns =
         times->forward_ns + times->backward_ns + e.extra_ns - plain_times->forward_ns - plain_times->backward_ns;
+    if (ms__actions[action].variant == MS__RECOMPUTED) ns = ms__add_ns(ns, late_share(b, ns));
     int64_t held = m->held_bytes + e.held_bytes; /* copied bytes were part of it, so it is not below zero for them */
     ms__option option = {.held_bytes = e.held_bytes < 0 ? ms__max(held, ms__min(m->held_bytes, 0)) : held,
                          .forward_bytes = m->forward_bytes + e.forward_bytes,
@@ -233,6 +263,7 @@ static ms_status build_chain(ms__arena *arena, const ms__basis *basis, uint32_t 
     if (status != MS_OK) return status;
     for (int v = 0; v < MS__N_VARIANTS; v++) measure_variant(&b, &b.steps[v]);
     out->base_ns = base_ns(&b);
+    find_late(&b);
     set_options(&b);
     set_link(&b);
     return MS_OK;

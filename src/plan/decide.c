@@ -1,19 +1,20 @@
 /* decide.c - chooses the plan: the rules around the search.
  *
  * With MS_PLAN_FASTEST, the fastest plan within the budget; else the least memory within the allowed slowdown, and if
- * that does not fit, the fastest that does. Every set of model options that is allowed has a chain of its own. The
- * bytes of a plan are the larger of what its chain gives and what a simulation of its step gives; neither depends on
- * the budget. So the candidates and their bytes do not depend on it either: a larger budget only admits more of them.
+ * that does not fit, the fastest that does. Every set of model options that is allowed has a chain of its own, whose
+ * search gives the candidates. What a candidate needs comes from a simulation of its step (appraise.c). Neither depends
+ * on the budget: a larger one only admits more of them.
  */
 #include "decide.h"
 
 #include <string.h>
 
 #include "../common/math.h"
+#include "../sim/actions.h"
 #include "../sim/model_options.h"
 
 #define RESOLUTION_PARTS 8192 /* of the baseline peak */
-#define MAX_PLANS 128         /* in a list, if each is simulated several times */
+#define MAX_PLANS 128         /* in a list, if each is simulated */
 #define SKIP_SHARE 4          /* the smart skip: a peak under 1/4 of the budget */
 
 /* ---- Model choices ---- */
@@ -35,7 +36,19 @@ static ms_status find_baseline(ms__decision *d, const ms__model_choice *model) {
     uint8_t *kept = ms__arena_array(&d->arena, (size_t)model->chain.n, 1);
     if (kept == NULL) return MS_E_NO_MEMORY;
     d->baseline_ns = model->chain.base_ns;
-    return ms__find_needed(d, model, kept, INT64_MAX, &d->baseline_bytes);
+    return ms__choices_needs(d, model, kept, false, INT64_MAX, &d->baseline);
+}
+
+/* How many plans the list on the fine grid has. */
+static ms_status count_plans(ms__model_choice *model) {
+    const ms__grid *grid = &model->chain.grids[MS__GRID_FINE];
+    ms__arena arena = {0};
+    ms__search *search = NULL;
+    ms_status status = ms__search_new(&arena, &model->chain, grid, grid->max_ticks, &search);
+    for (int64_t t = 1; t <= grid->max_ticks && status == MS_OK; t++)
+        if (ms__search_peak(search, t) < ms__search_peak(search, t - 1)) model->n_plans++;
+    ms__arena_free(&arena);
+    return status;
 }
 
 static ms_status add_model(ms__decision *d, uint32_t model_options) {
@@ -45,13 +58,25 @@ static ms_status add_model(ms__decision *d, uint32_t model_options) {
     if (status == MS_OK && model_options == 0) status = find_baseline(d, &model);
     if (status != MS_OK) return status;
     model.least_bytes = ms__chain_least_peak(&model.chain);
-    if (model.chain.host_limit_bytes >= 0) insert_model(d, &model);
-    return MS_OK;
+    if (model.chain.host_limit_bytes < 0) return MS_OK; /* the options alone are too much for the host */
+    if (d->is_exact || ms__models_allocator(d->request)) status = count_plans(&model);
+    if (status == MS_OK) insert_model(d, &model);
+    return status;
+}
+
+static bool is_exact(const ms_plan_request *request) {
+    bool exact = request->model_options == 0;
+    for (int32_t action = 0; action < MS_N_ACTIONS; action++)
+        if (request->actions & 1U << action && !ms__actions[action].is_traced) exact = false;
+    return exact;
 }
 
 ms_status ms__decision_open(ms__decision *d) {
     const ms_plan_request *request = d->request;
-    d->usable_bytes = request->budget_bytes - request->margin_bytes;
+    d->budget_bytes = request->budget_bytes;
+    d->margin_bytes = request->margin_bytes;
+    d->usable_bytes = d->budget_bytes - d->margin_bytes - request->occupied_bytes;
+    d->is_exact = is_exact(request);
     ms_status status = ms__basis_make(&d->arena, request, request->profile, &d->plain);
     if (status == MS_OK && request->half_profile != NULL && request->model_options & MS_MODEL_HALF)
         status = ms__basis_make(&d->arena, request, request->half_profile, &d->half);
@@ -77,15 +102,23 @@ const ms__model_choice *ms__decision_model(const ms__decision *d, uint32_t model
 static bool is_faster(const ms__candidate *a, const ms__candidate *b) {
     if (b->choices == NULL) return true;
     if (a->step_ns != b->step_ns) return a->step_ns < b->step_ns;
-    if (a->peak_bytes != b->peak_bytes) return a->peak_bytes < b->peak_bytes;
+    if (a->needed_bytes != b->needed_bytes) return a->needed_bytes < b->needed_bytes;
     return a->model_options < b->model_options;
 }
 
 /* Differences below the resolution are not worth any time. */
 static bool is_leaner(const ms__candidate *a, const ms__candidate *b, int64_t resolution) {
     if (b->choices == NULL) return true;
-    if (a->peak_bytes / resolution != b->peak_bytes / resolution) return a->peak_bytes < b->peak_bytes;
+    if (a->needed_bytes / resolution != b->needed_bytes / resolution) return a->needed_bytes < b->needed_bytes;
     return is_faster(a, b);
+}
+
+/* Nothing is done to the model, nor to torch's allocator. */
+static ms__candidate alone(const ms__decision *d, const ms__plan_list *list) {
+    return (ms__candidate){.needed_bytes = d->baseline.needed_bytes,
+                           .peak_bytes = d->baseline.peak_bytes,
+                           .step_ns = d->baseline_ns,
+                           .grid = list->grid};
 }
 
 /* `resolution` 0: the fastest is the best. */
@@ -123,19 +156,45 @@ static bool next_list(const ms__plan_list *first, int64_t slowest_ns, ms__plan_l
     return true;
 }
 
-/* If each plan takes several simulations to appraise, the list has one plan for each stride of ticks. */
-static int64_t stride_of(const ms__decision *d, const ms__grid *grid) {
-    return ms__models_allocator(d->request) ? grid->max_ticks / MAX_PLANS + 1 : 1;
+/* If there are too many plans to simulate them all, the list has one plan for each stride of ticks. */
+static int64_t stride_of(const ms__plan_list *list) {
+    return list->model->n_plans > MAX_PLANS ? list->grid->max_ticks / MAX_PLANS + 1 : 1;
 }
 
 /* The end of the last complete stride up to `ticks`. */
-static int64_t last_end(const ms__decision *d, const ms__grid *grid, int64_t ticks) {
-    return ticks >= grid->max_ticks ? grid->max_ticks : ticks - (ticks + 1) % stride_of(d, grid);
+static int64_t last_end(const ms__plan_list *list, int64_t ticks) {
+    return ticks >= list->grid->max_ticks ? list->grid->max_ticks : ticks - (ticks + 1) % stride_of(list);
 }
 
-static int64_t end_of_stride(const ms__decision *d, const ms__grid *grid, int64_t ticks) {
-    int64_t stride = stride_of(d, grid);
-    return ms__min(ticks / stride * stride + stride - 1, grid->max_ticks);
+static int64_t end_of_stride(const ms__plan_list *list, int64_t ticks) {
+    int64_t stride = stride_of(list);
+    return ms__min(ticks / stride * stride + stride - 1, list->grid->max_ticks);
+}
+
+/* ---- A second list, where plans are simulated exactly ----
+ *
+ * The first units recomputed, one more in each plan, up to all of them. A chain may see no gain in that, and have none
+ * of them in its list: it does not know what torch's allocator needs beyond the peak. The best plan of both lists is
+ * taken, so that a larger budget is still never slower.
+ */
+
+static void choose_first(const ms__chain *chain, int32_t n_units, uint8_t *choices) {
+    memset(choices, 0, (size_t)chain->n);
+    for (int32_t i = 0; i < n_units; i++)
+        for (int32_t o = 0; o < chain->units[i].n_options; o++)
+            if (chain->units[i].options[o].action == MS_ACTION_RECOMPUTE) choices[i] = (uint8_t)o;
+}
+
+/* The number of units in the plan that follows one with `n_units`: at most MAX_PLANS plans, the last one with all. */
+static int32_t next_first(const ms__chain *chain, int32_t n_units) {
+    int32_t stride = chain->n / MAX_PLANS + 1;
+    return n_units < chain->n ? (int32_t)ms__min(n_units + stride, chain->n) : chain->n + 1;
+}
+
+static int64_t first_ns(const ms__plan_list *list, int32_t n_units, uint8_t *choices) {
+    const ms__chain *chain = &list->model->chain;
+    choose_first(chain, n_units, choices);
+    return ms__grid_step_ns(list->grid, chain, ms__chain_play(chain, list->grid, choices).ticks);
 }
 
 /* ---- The fastest within the budget ---- */
@@ -143,17 +202,16 @@ static int64_t end_of_stride(const ms__decision *d, const ms__grid *grid, int64_
 /* Plans from the fastest on until one fits. */
 static ms_status try_fastest(ms__decision *d, const ms__plan_list *list, ms__search *search, uint8_t *choices,
                              bool *out_found) {
-    int64_t limit = d->usable_bytes + ms__search_slack(search);
+    int64_t limit = d->is_exact ? INT64_MAX : d->usable_bytes + ms__search_slack(search);
     while (limit > 0) {
         int64_t ticks = ms__search_fastest(search, limit, list->grid->max_ticks, choices);
         if (ticks == MS__NO_TICKS) return MS_OK;
-        ticks = ms__search_leanest(search, end_of_stride(d, list->grid, ticks), choices);
+        ticks = ms__search_leanest(search, end_of_stride(list, ticks), choices);
         limit = ms__search_peak(search, ticks) - 1;
-        if (ms__chain_play(&list->model->chain, list->grid, choices).peak_bytes > d->usable_bytes) continue;
         ms__candidate candidate;
         ms_status status = ms__appraise(d, list, choices, d->usable_bytes, &candidate);
         if (status != MS_OK) return status;
-        if (candidate.peak_bytes <= d->usable_bytes) {
+        if (candidate.needed_bytes <= d->usable_bytes) {
             *out_found = true;
             return keep_best(d, list, &candidate, choices, 0);
         }
@@ -165,8 +223,7 @@ static ms_status try_fastest(ms__decision *d, const ms__plan_list *list, ms__sea
 static ms_status search_fastest(ms__decision *d, const ms__plan_list *list, uint8_t *choices, bool *out_found) {
     const ms__chain *chain = &list->model->chain;
     int64_t ticks = list->grid->max_ticks; /* a plan slower than that of another model choice is useless */
-    if (d->best.choices != NULL)
-        ticks = end_of_stride(d, list->grid, (d->best.step_ns - chain->base_ns) / list->grid->tick_ns);
+    if (d->best.choices != NULL) ticks = end_of_stride(list, (d->best.step_ns - chain->base_ns) / list->grid->tick_ns);
     ms__arena arena = {0};
     ms__search *search = NULL;
     ms_status status = ms__search_new(&arena, chain, list->grid, ticks, &search);
@@ -179,15 +236,25 @@ static ms_status find_fastest_of(ms__decision *d, const ms__model_choice *model)
     ms__plan_list list = first_list(model);
     uint8_t *choices = ms__arena_array(&d->arena, (size_t)model->chain.n, 1);
     if (choices == NULL) return MS_E_NO_MEMORY;
-    ms__candidate kept;
-    ms_status status = ms__appraise(d, &list, choices, d->usable_bytes, &kept);
+    ms__candidate kept = alone(d, &list);
+    ms_status status = MS_OK;
+    if (model->model_options != 0 || kept.needed_bytes > d->usable_bytes)
+        status = ms__appraise(d, &list, choices, d->usable_bytes, &kept);
     if (status != MS_OK) return status;
-    if (kept.peak_bytes <= d->usable_bytes) return keep_best(d, &list, &kept, choices, 0);
+    if (kept.needed_bytes <= d->usable_bytes) return keep_best(d, &list, &kept, choices, 0);
     bool found = false;
     do {
         if (d->best.choices != NULL && list.least_ns > d->best.step_ns) break;
         status = search_fastest(d, &list, choices, &found);
     } while (status == MS_OK && !found && next_list(&list, 0, &list));
+    list = first_list(model);
+    for (int32_t n = next_first(&model->chain, 0); d->is_exact && n <= model->chain.n && status == MS_OK;
+         n = next_first(&model->chain, n)) {
+        if (first_ns(&list, n, choices) > (d->best.choices == NULL ? INT64_MAX : d->best.step_ns)) break;
+        status = ms__appraise(d, &list, choices, d->usable_bytes, &kept);
+        if (status != MS_OK || kept.needed_bytes > d->usable_bytes) continue;
+        return keep_best(d, &list, &kept, choices, 0);
+    }
     return status;
 }
 
@@ -211,24 +278,25 @@ typedef struct goal {
 static ms_status consider(ms__decision *d, const ms__plan_list *list, const uint8_t *choices, const goal *aim) {
     ms__candidate candidate;
     int64_t most = aim->max_bytes;
-    if (d->best.choices != NULL && d->best.peak_bytes < most - aim->resolution)
-        most = d->best.peak_bytes + aim->resolution;
+    if (d->best.choices != NULL && d->best.needed_bytes < most - aim->resolution)
+        most = d->best.needed_bytes + aim->resolution;
     ms_status status = ms__appraise(d, list, choices, most, &candidate);
-    if (status != MS_OK || candidate.peak_bytes > most) return status;
+    if (status != MS_OK || candidate.needed_bytes > most) return status;
     return keep_best(d, list, &candidate, choices, aim->resolution);
 }
 
-/* Starting with the leanest by its chain, until no other can be leaner. */
+/* Starting with the leanest by its chain, until no other can be leaner. What is simulated exactly may be less than its
+ * chain says, so that all plans have to be looked at. */
 static ms_status try_leanest(ms__decision *d, const ms__plan_list *list, ms__search *search, const goal *aim,
                              uint8_t *choices) {
-    int64_t most = last_end(d, list->grid, (aim->max_ns - list->model->chain.base_ns) / list->grid->tick_ns);
+    int64_t most = last_end(list, (aim->max_ns - list->model->chain.base_ns) / list->grid->tick_ns);
     while (most >= 0) {
         int64_t ticks = ms__search_leanest(search, most, choices);
         if (ticks == MS__NO_TICKS) return MS_OK;
         int64_t least = ms__search_peak(search, ticks) - ms__search_slack(search);
-        bool beaten = d->best.choices != NULL && least / aim->resolution > d->best.peak_bytes / aim->resolution;
-        if (beaten || least > aim->max_bytes) return MS_OK;
-        most = last_end(d, list->grid, ticks - 1);
+        bool beaten = d->best.choices != NULL && least / aim->resolution > d->best.needed_bytes / aim->resolution;
+        if (!d->is_exact && (beaten || least > aim->max_bytes)) return MS_OK;
+        most = last_end(list, ticks - 1);
         ms_status status = consider(d, list, choices, aim);
         if (status != MS_OK) return status;
     }
@@ -258,12 +326,23 @@ static ms_status find_leanest_of(ms__decision *d, const ms__model_choice *model,
     uint8_t *choices = ms__arena_array(&d->arena, (size_t)model->chain.n, 1);
     if (choices == NULL) return MS_E_NO_MEMORY;
     int64_t slowest_ns = 0;
-    ms_status status = consider(d, &list, choices, aim); /* every unit kept */
+    ms__candidate kept = alone(d, &list);
+    ms_status status = MS_OK;
+    if (model->model_options != 0)
+        status = consider(d, &list, choices, aim);
+    else if (kept.needed_bytes <= aim->max_bytes)
+        status = keep_best(d, &list, &kept, choices, aim->resolution);
     if (status != MS_OK) return status;
     do {
         if (list.least_ns > aim->max_ns) break;
         status = search_leanest(d, &list, aim, choices, &slowest_ns);
     } while (status == MS_OK && next_list(&list, slowest_ns, &list));
+    list = first_list(model);
+    for (int32_t n = next_first(&model->chain, 0); d->is_exact && n <= model->chain.n && status == MS_OK;
+         n = next_first(&model->chain, n)) {
+        if (first_ns(&list, n, choices) > aim->max_ns) break;
+        status = consider(d, &list, choices, aim);
+    }
     return status;
 }
 
@@ -291,11 +370,35 @@ static int64_t allowed_ns(const ms__decision *d) {
     return ns + ns / 1000000 * ppm + ns % 1000000 * ppm / 1000000;
 }
 
+/* The last resort: the leanest plan runs in less memory if torch's allocator returns memory whenever a request does not
+ * fit. That takes time, so it counts as no faster than any other plan. */
+static ms_status cramp(ms__decision *d) {
+    const ms__model_choice *model = ms__decision_model(d, 0);
+    const ms__grid *grid = &model->chain.grids[MS__GRID_FINE];
+    int64_t least = 0;
+    ms_status status = ms__choices_least_need(d, model, d->best.choices, &least);
+    if (status != MS_OK || least >= d->best.needed_bytes) return status;
+    d->best.needed_bytes = least;
+    d->best.step_ns = ms__max(d->best.step_ns, ms__grid_step_ns(grid, &model->chain, grid->max_ticks));
+    d->best.grows = d->best.is_cramped = true;
+    return MS_OK;
+}
+
+/* `best` needs the least: take the fastest plan that needs no more, as a device would whose aim just fits it. */
+static ms_status choose_smallest(ms__decision *d) {
+    int64_t usable = d->usable_bytes;
+    d->usable_bytes = d->best.needed_bytes;
+    d->best = (ms__candidate){0};
+    ms_status status = find_fastest(d);
+    d->usable_bytes = usable;
+    return status;
+}
+
 static ms_status choose(ms__decision *d) {
     ms_status status = MS_OK;
     bool may_be_slower = true;
     if (!(d->request->flags & MS_PLAN_FASTEST)) {
-        const goal leanest = {allowed_ns(d), d->usable_bytes, d->baseline_bytes / RESOLUTION_PARTS + 1};
+        const goal leanest = {allowed_ns(d), d->usable_bytes, d->baseline.peak_bytes / RESOLUTION_PARTS + 1};
         status = find_leanest(d, &leanest);
         if (status != MS_OK || d->best.choices != NULL) return status;
         may_be_slower = leanest.max_ns < INT64_MAX;
@@ -304,7 +407,12 @@ static ms_status choose(ms__decision *d) {
     if (status != MS_OK || d->best.choices != NULL) return status;
     const goal smallest = {.max_ns = INT64_MAX, .max_bytes = INT64_MAX, .resolution = 1};
     status = find_leanest(d, &smallest);
-    return status == MS_OK ? ms__refuse(d) : status;
+    if (status != MS_OK) return status;
+    ms__decision_widen(d);
+    if (d->best.needed_bytes <= d->usable_bytes) return choose_smallest(d);
+    if (d->is_exact && ms__can_grow(d->request)) status = cramp(d);
+    if (status != MS_OK || d->best.needed_bytes <= d->usable_bytes) return status;
+    return ms__refuse(d);
 }
 
 /* The smart skip: nothing is done to the model. */
@@ -312,15 +420,26 @@ static ms_status keep_all(ms__decision *d) {
     ms__plan_list list = first_list(ms__decision_model(d, 0));
     uint8_t *choices = ms__arena_array(&d->arena, (size_t)list.model->chain.n, 1);
     if (choices == NULL) return MS_E_NO_MEMORY;
+    d->best = alone(d, &list);
+    d->best.choices = choices;
+    return MS_OK;
+}
+
+/* Every unit is recomputed that may be, whether the budget needs it or not. */
+static ms_status recompute_all(ms__decision *d) {
+    ms__plan_list list = first_list(ms__decision_model(d, 0));
+    uint8_t *choices = ms__arena_array(&d->arena, (size_t)list.model->chain.n, 1);
+    if (choices == NULL) return MS_E_NO_MEMORY;
+    choose_first(&list.model->chain, list.model->chain.n, choices);
     ms_status status = ms__appraise(d, &list, choices, INT64_MAX, &d->best);
     d->best.choices = choices;
     return status;
 }
 
 static bool is_small_enough(const ms__decision *d) {
-    bool may_skip = !(d->request->flags & (MS_PLAN_FORCE | MS_PLAN_FASTEST));
-    return may_skip && d->baseline_bytes < d->request->budget_bytes / SKIP_SHARE &&
-           d->baseline_bytes <= d->usable_bytes;
+    bool may_skip = !(d->request->flags & (MS_PLAN_FORCE | MS_PLAN_FASTEST | MS_PLAN_LEAN));
+    return may_skip && d->baseline.peak_bytes < d->request->budget_bytes / SKIP_SHARE &&
+           d->baseline.needed_bytes <= d->usable_bytes;
 }
 
 static int64_t share_ppm(int64_t part, int64_t whole) {
@@ -331,20 +450,29 @@ static int64_t share_ppm(int64_t part, int64_t whole) {
 static ms_status describe_best(const ms__decision *d, ms_plan *plan) {
     const ms__model_choice *model = ms__decision_model(d, d->best.model_options);
     ms_plan_summary *s = &plan->summary;
-    s->baseline_peak_bytes = d->baseline_bytes;
+    s->baseline_peak_bytes = d->baseline.peak_bytes;
     s->model_options = d->best.model_options;
-    s->predicted_peak_bytes = d->best.peak_bytes;
+    s->needed_bytes = d->best.needed_bytes;
+    s->grows = d->best.grows;
+    s->is_cramped = d->best.is_cramped;
     s->host_bytes = d->best.host_bytes;
     if (d->baseline_ns > 0) s->slowdown_ppm = share_ppm(d->best.step_ns - d->baseline_ns, d->baseline_ns);
     ms__explain_units(d, plan);
     s->baseline_ns = d->baseline_ns;
     s->step_ns = d->best.step_ns;
-    ms_simulation_summary played;
-    ms_status status = ms__simulate_choices(d, model, d->best.choices, &played);
+    s->budget_bytes = d->budget_bytes;
+    s->margin_bytes = d->margin_bytes;
+    s->aim_bytes = d->budget_bytes > d->request->budget_bytes ? d->request->budget_bytes : 0;
+    s->full_speed_bytes = ms__full_speed_budget(d);
+    ms__needs needs;
+    ms_status status = ms__choices_needs(d, model, d->best.choices, d->best.grows, INT64_MAX, &needs);
     if (status != MS_OK) return status;
-    memcpy(s->parts, played.parts, sizeof s->parts);
-    s->peak_unit = played.peak_unit;
-    s->peak_phase = played.peak_phase;
+    const ms_simulation_summary *played = &needs.played;
+    s->predicted_peak_bytes = needs.peak_bytes;
+    s->reserved_bytes = ms__min(played->reserved_bytes, s->needed_bytes); /* the first step may be limited */
+    memcpy(s->parts, played->parts, sizeof s->parts);
+    s->peak_unit = played->peak_unit;
+    s->peak_phase = played->peak_phase;
     return MS_OK;
 }
 
@@ -352,6 +480,10 @@ static ms_status decide(ms__decision *d, ms_plan *plan) {
     ms_status status = ms__decision_open(d);
     if (status != MS_OK) return status;
     plan->summary.skipped = is_small_enough(d);
+    if (d->request->flags & MS_PLAN_LEAN) {
+        status = recompute_all(d);
+        return status == MS_OK ? describe_best(d, plan) : status;
+    }
     status = plan->summary.skipped ? keep_all(d) : choose(d);
     return status == MS_OK ? describe_best(d, plan) : status;
 }

@@ -4,17 +4,21 @@
 #ifndef MS_PLAN_DECIDE_H
 #define MS_PLAN_DECIDE_H
 
+#include "../sim/needs.h"
 #include "../sim/roofline.h"
 #include "chain_build.h"
 #include "plan.h"
 
-#define MS__MARGIN_PARTS 64 /* this part of a budget stays free: what a prediction may be wrong by */
 #define MS__N_MODEL_CHOICES (MS_MODEL_ALL + 1)
 
 /* A plan that is possible. */
 typedef struct ms__candidate {
     uint32_t model_options;
-    int64_t peak_bytes, step_ns, host_bytes;
+    int64_t needed_bytes; /* memory that must be there for it */
+    int64_t peak_bytes;   /* what is allocated at most, if it is known */
+    int64_t step_ns, host_bytes;
+    bool grows;           /* segments of torch's allocator do */
+    bool is_cramped;      /* torch's allocator has to return memory in every step */
     const ms__grid *grid; /* on which its time was counted */
     uint8_t *choices;     /* by position of the chain; NULL: there is none */
 } ms__candidate;
@@ -26,6 +30,7 @@ typedef struct ms__model_choice {
     ms__chain chain;
     int64_t host_bytes;  /* taken by the options */
     int64_t least_bytes; /* no plan has a lower peak */
+    int64_t n_plans;     /* in its list, if they are simulated */
 } ms__model_choice;
 
 /* The plans of a model choice whose times are counted on one grid. */
@@ -41,8 +46,11 @@ typedef struct ms__decision {
     ms__basis plain, half;
     ms__model_choice models[MS__N_MODEL_CHOICES]; /* the fastest first */
     int32_t n_models;
-    int64_t usable_bytes; /* the budget less the margin */
-    int64_t baseline_bytes, baseline_ns;
+    int64_t budget_bytes, margin_bytes; /* of the request, or of its limit where no plan fits the budget */
+    int64_t usable_bytes;               /* the budget less the margin and what is occupied */
+    ms__needs baseline;                 /* of the plain step */
+    int64_t baseline_ns;
+    bool is_exact; /* the simulation of every plan is: only traced actions are allowed */
     ms__candidate best;
 } ms__decision;
 
@@ -52,6 +60,18 @@ void ms__decision_close(ms__decision *decision);
 
 /* The model choice with these options, or the fastest if there is none. */
 const ms__model_choice *ms__decision_model(const ms__decision *decision, uint32_t model_options);
+
+/* ---- Budgets (budget.c) ---- */
+
+/* No plan fits the budget: from now on the limit of the request is the budget, if it is higher. */
+void ms__decision_widen(ms__decision *decision);
+
+/* A budget in round figures, within what may be used, with which nothing is done to the step; 0: there is none, or
+ * `best` takes no longer than the plain step. */
+int64_t ms__full_speed_budget(const ms__decision *decision);
+
+/* At least so many bytes, in round figures: four digits. */
+int64_t ms__round_up_bytes(int64_t n_bytes);
 
 /* A copy of a caller's request. It points into itself, so it must stay where it is. */
 typedef struct ms__request_copy {
@@ -64,20 +84,22 @@ ms_status ms__request_read(const ms_plan_request *theirs, ms__request_copy *out)
 
 /* ---- Appraisal of plans (appraise.c) ---- */
 
-/* The cost of these choices: the larger of the chain's peak and of what must be reserved in a simulation. If nothing is
- * done to the model, the simulation is exact. A peak above `most_bytes` need not be exact, only above it.
- * `out->choices` is not set. Errors: as ms_simulation_create. */
+/* The cost of these choices, with segments that grow where they can. Bytes above `most_bytes` need not be exact, only
+ * above it. `out->choices` is not set. Errors: as ms_simulation_create. */
 ms_status ms__appraise(const ms__decision *decision, const ms__plan_list *list, const uint8_t *choices,
                        int64_t most_bytes, ms__candidate *out);
 
-/* What must be reserved for these choices; if it is above `most_bytes`, any number above. Errors: as
- * ms_simulation_create. */
-ms_status ms__find_needed(const ms__decision *decision, const ms__model_choice *model, const uint8_t *choices,
-                          int64_t most_bytes, int64_t *out);
+/* What a step with these choices needs, and what it just runs with if segments grow (needs.h). Errors: as there. */
+ms_status ms__choices_needs(const ms__decision *decision, const ms__model_choice *model, const uint8_t *choices,
+                            bool grows, int64_t most_bytes, ms__needs *out);
+ms_status ms__choices_least_need(const ms__decision *decision, const ms__model_choice *model, const uint8_t *choices,
+                                 int64_t *out);
 
-/* The step under these choices. Errors: as ms_simulation_create. */
-ms_status ms__simulate_choices(const ms__decision *decision, const ms__model_choice *model, const uint8_t *choices,
-                               ms_simulation_summary *out);
+/* How a step of this request is simulated if segments of torch's allocator grow, or stay as they are. */
+uint32_t ms__simulation_flags(const ms_plan_request *request, bool grows);
+
+/* Can segments of torch's allocator be made to grow? */
+bool ms__can_grow(const ms_plan_request *request);
 
 /* Is torch's allocator simulated? */
 bool ms__models_allocator(const ms_plan_request *request);

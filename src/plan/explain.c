@@ -133,26 +133,29 @@ static void put_parts(text *t, const int64_t parts[MS_N_CATEGORIES], int64_t lea
 /* ---- Refusing ---- */
 
 static void put_refusal(text *t, const ms__decision *d, const ms_simulation_summary *played) {
-    const ms_plan_request *r = d->request;
-    int digits = ms__size_digits(r->budget_bytes, d->best.peak_bytes);
-    put_format(t, "No plan fits %s", ms__size_text(r->budget_bytes, digits).text);
-    if (r->margin_bytes > 0) put_format(t, " with a margin of %s", show_size(r->margin_bytes).text);
-    put_format(t, ": the smallest reachable peak is %s", ms__size_text(d->best.peak_bytes, digits).text);
-    const char *unit = played->peak_unit >= 0 ? r->profile->units[played->peak_unit].name : NULL;
-    put_format(t, ", %s", ms__place_text(played->peak_phase, unit).text);
-    put_parts(t, played->parts, d->best.peak_bytes / 50, ": ");
+    int64_t budget = d->budget_bytes, needed = d->best.needed_bytes;
+    int digits = ms__size_digits(budget, needed);
+    put_format(t, "No plan fits %s", ms__size_text(budget, digits).text);
+    if (needed <= budget) put_format(t, " less the margin of %s", show_size(d->margin_bytes).text);
+    if (d->request->occupied_bytes > 0)
+        put_format(t, ", of which other tensors hold %s", show_size(d->request->occupied_bytes).text);
+    put_format(t, ": the smallest reachable peak is %s", ms__size_text(needed, digits).text);
+    const char *unit = played->peak_unit >= 0 ? d->request->profile->units[played->peak_unit].name : NULL;
+    put_format(t, ", %s.", ms__place_text(played->peak_phase, unit).text);
+    put_parts(t, played->parts, needed / 50, " It consists of ");
+    put_format(t, ".");
 }
 
 ms_status ms__refuse(const ms__decision *d) {
     const ms__model_choice *model = ms__decision_model(d, d->best.model_options);
-    ms_simulation_summary played;
-    ms_status status = ms__simulate_choices(d, model, d->best.choices, &played);
+    ms__needs needs;
+    ms_status status = ms__choices_needs(d, model, d->best.choices, d->best.grows, INT64_MAX, &needs);
     if (status != MS_OK) return status;
     text t = {0};
-    put_refusal(&t, d, &played);
+    put_refusal(&t, d, &needs.played);
     char *message = finish_text(&t);
     if (message == NULL) return MS_E_NO_MEMORY;
-    status = ms__fail_value(MS_E_BUDGET, d->best.peak_bytes, "%s", message);
+    status = ms__fail_value(MS_E_BUDGET, d->best.needed_bytes, "%s", message);
     free(message);
     return status;
 }

@@ -29,7 +29,7 @@ static ms_status add_point(collection *c, const ms__plan_list *list, const uint8
     point *item = &c->points[c->n];
     *item = (point){.list = *list,
                     .plan = {.model_options = list->model->model_options,
-                             .peak_bytes = value.peak_bytes,
+                             .needed_bytes = value.peak_bytes,
                              .step_ns = ms__grid_step_ns(list->grid, chain, value.ticks),
                              .choices = ms__arena_array(&c->decision.arena, (size_t)chain->n, 1)}};
     if (item->plan.choices == NULL) return MS_E_NO_MEMORY;
@@ -78,7 +78,7 @@ static ms_status search_model(collection *c, const ms__model_choice *model) {
 static int compare_points(const void *a, const void *b) {
     const ms__candidate *x = &((const point *)a)->plan, *y = &((const point *)b)->plan;
     if (x->step_ns != y->step_ns) return x->step_ns < y->step_ns ? -1 : 1;
-    if (x->peak_bytes != y->peak_bytes) return x->peak_bytes < y->peak_bytes ? -1 : 1;
+    if (x->needed_bytes != y->needed_bytes) return x->needed_bytes < y->needed_bytes ? -1 : 1;
     return x->model_options < y->model_options ? -1 : x->model_options > y->model_options;
 }
 
@@ -87,7 +87,8 @@ static void keep_unbeaten(collection *c) {
     int64_t n = 0;
     qsort(c->points, (size_t)c->n, sizeof *c->points, compare_points);
     for (int64_t i = 0; i < c->n; i++)
-        if (n == 0 || c->points[i].plan.peak_bytes < c->points[n - 1].plan.peak_bytes) c->points[n++] = c->points[i];
+        if (n == 0 || c->points[i].plan.needed_bytes < c->points[n - 1].plan.needed_bytes)
+            c->points[n++] = c->points[i];
     c->n = n;
 }
 

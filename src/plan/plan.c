@@ -11,7 +11,7 @@
 
 #define MAX_ENTRIES (INT64_C(1) << 24)
 #define ALL_ACTIONS ((1U << MS_N_ACTIONS) - 1)
-#define ALL_FLAGS ((uint32_t)(MS_PLAN_FORCE | MS_PLAN_FASTEST))
+#define ALL_FLAGS ((uint32_t)(MS_PLAN_FORCE | MS_PLAN_FASTEST | MS_PLAN_GROWN | MS_PLAN_LEAN))
 
 ms_status ms__plan_new(int64_t n_entries, ms_plan **out) {
     if (n_entries < 0 || n_entries > MAX_ENTRIES) return ms__fail(MS_E_LIMIT, "the plan has too many layers");
@@ -48,10 +48,12 @@ void ms_plan_destroy(ms_plan *plan) {
 /* ---- Requests ---- */
 
 static ms_status check_plan_profiles(ms_plan_request *request, ms__device_copy *device) {
-    const ms_profile *profile = request->profile, *half = request->half_profile;
+    const ms_profile *profile = request->profile, *half = request->half_profile, *plain = request->plain_profile;
     if (profile == NULL) return ms__fail(MS_E_INVALID, "ms_plan_create: the profile is NULL");
     ms_status status = ms__device_read(request->device, device);
     request->device = &device->device;
+    if (status == MS_OK && plain != NULL && plain->n_units != profile->n_units)
+        status = ms__fail(MS_E_MISMATCH, "ms_plan_create: the plain profile is not of the same model");
     if (status != MS_OK || half == NULL) return status;
     if (half->n_units != profile->n_units)
         return ms__fail(MS_E_MISMATCH, "ms_plan_create: the two profiles are not of one model");
@@ -67,7 +69,8 @@ ms_status ms__request_read(const ms_plan_request *theirs, ms__request_copy *out)
     if (status == MS_OK) status = check_plan_profiles(request, &out->device);
     if (status != MS_OK) return status;
     if (!ms__size_in_range(request->budget_bytes) || !ms__size_in_range(request->margin_bytes) ||
-        !ms__size_in_range(request->host_limit_bytes))
+        !ms__size_in_range(request->host_limit_bytes) || !ms__size_in_range(request->occupied_bytes) ||
+        !ms__size_in_range(request->limit_bytes))
         return ms__fail(MS_E_LIMIT, "ms_plan_create: a size is out of range");
     if (request->budget_bytes == 0) return ms__fail(MS_E_INVALID, "ms_plan_create: the budget must be above 0");
     if (request->slowdown_ppm > 1000000000)
@@ -88,6 +91,7 @@ static ms_status fill_plan(ms_plan *plan, const ms_plan_request *request) {
     plan->summary.budget_bytes = request->budget_bytes;
     plan->summary.margin_bytes = request->margin_bytes;
     plan->summary.host_limit_bytes = request->host_limit_bytes;
+    plan->summary.occupied_bytes = request->occupied_bytes;
     plan->summary.flags = request->flags;
     plan->summary.peak_unit = -1;
     plan->summary.batch = profile->step->batch;
@@ -121,6 +125,8 @@ static uint64_t fingerprint(const ms_plan *plan) {
     hash = ms__hash_fold(hash, (uint64_t)s->budget_bytes);
     hash = ms__hash_fold(hash, (uint64_t)s->margin_bytes);
     hash = ms__hash_fold(hash, (uint64_t)s->host_limit_bytes);
+    hash = ms__hash_fold(hash, (uint64_t)s->occupied_bytes);
+    hash = ms__hash_fold(hash, (uint64_t)s->grows);
     for (int64_t i = 0; i < plan->n_entries; i++) {
         const ms_plan_entry *entry = &plan->entries[i];
         hash = ms_hash64(entry->name, strlen(entry->name), hash);

@@ -23,6 +23,13 @@ const ms_field *ms_plan_summary_fields(int64_t *out_n) {
         MS__FIELD(ms_plan_summary, peak_unit, MS_FIELD_INT32),
         MS__FIELD(ms_plan_summary, peak_phase, MS_FIELD_INT32),
         MS__FIELD(ms_plan_summary, parts, MS_FIELD_PARTS),
+        MS__FIELD(ms_plan_summary, reserved_bytes, MS_FIELD_INT64),
+        MS__FIELD(ms_plan_summary, needed_bytes, MS_FIELD_INT64),
+        MS__FIELD(ms_plan_summary, occupied_bytes, MS_FIELD_INT64),
+        MS__FIELD(ms_plan_summary, grows, MS_FIELD_BOOL),
+        MS__FIELD(ms_plan_summary, is_cramped, MS_FIELD_BOOL),
+        MS__FIELD(ms_plan_summary, aim_bytes, MS_FIELD_INT64),
+        MS__FIELD(ms_plan_summary, full_speed_bytes, MS_FIELD_INT64),
     };
     MS__RETURN_FIELDS(fields, out_n);
 }

@@ -13,7 +13,7 @@
 #include "plan.h"
 
 #define VERSION_KEY "memscale_plan"
-#define VERSION 3
+#define VERSION 4
 #define UNITS_KEY "units"
 #define NAME_KEY "name"
 #define MAX_FIELDS 32
@@ -33,7 +33,7 @@ static const char *category_word(int i) { return ms__categories[i].identifier; }
 static const char *model_option_word(int i) { return ms__model_options[i].name.identifier; }
 
 static const char *flag_word(int i) {
-    static const char *const flags[] = {"force", "fastest"}; /* enum ms_plan_flag */
+    static const char *const flags[] = {"force", "fastest", "grown", "lean"}; /* enum ms_plan_flag */
     return flags[i];
 }
 
@@ -42,12 +42,13 @@ static const words reasons = {reason_word, MS_N_REASONS};
 static const words phases = {phase_word, MS_N_PHASES};
 static const words categories = {category_word, MS_N_CATEGORIES};
 static const words model_options = {model_option_word, MS__N_MODEL_OPTIONS};
-static const words flags = {flag_word, 2};
+static const words flags = {flag_word, 4};
 
 /* ---- Fields ---- */
 
 enum field_kind {
     NUMBER, /* int64_t */
+    LATER,  /* int64_t, in files since a later version of the library: left out if it is 0 */
     INDEX,  /* int32_t, -1 for none */
     WORD,   /* int32_t: an enumerator */
     SET,    /* uint32_t: flags, as an array of words */
@@ -65,6 +66,7 @@ typedef struct field {
 #define MAX (INT64_C(1) << 62)        /* sums of a few sizes or times */
 #define MAX_CHANGE (INT64_C(1) << 61) /* so that differences fit too */
 #define SIZE(type, name) {#name, offsetof(type, name), NUMBER, 0, MAX, NULL}
+#define ADDED(type, name) {#name, offsetof(type, name), LATER, 0, MAX, NULL}
 #define CHANGE(type, name) {#name, offsetof(type, name), NUMBER, -MAX_CHANGE, MAX_CHANGE, NULL}
 #define WORDS(type, name, kind, list) {#name, offsetof(type, name), kind, -MAX, MAX, list}
 
@@ -72,6 +74,8 @@ static const field plan_fields[] = {SIZE(ms_plan_summary, baseline_peak_bytes),
                                     SIZE(ms_plan_summary, predicted_peak_bytes),
                                     {"budget_bytes", offsetof(ms_plan_summary, budget_bytes), NUMBER, 1, MAX, NULL},
                                     SIZE(ms_plan_summary, margin_bytes),
+                                    ADDED(ms_plan_summary, aim_bytes),
+                                    ADDED(ms_plan_summary, full_speed_bytes),
                                     SIZE(ms_plan_summary, host_limit_bytes),
                                     SIZE(ms_plan_summary, host_bytes),
                                     SIZE(ms_plan_summary, baseline_ns),
@@ -84,7 +88,12 @@ static const field plan_fields[] = {SIZE(ms_plan_summary, baseline_peak_bytes),
                                     WORDS(ms_plan_summary, flags, SET, &flags),
                                     {"peak_unit", offsetof(ms_plan_summary, peak_unit), INDEX, -1, INT32_MAX, NULL},
                                     WORDS(ms_plan_summary, peak_phase, WORD, &phases),
-                                    WORDS(ms_plan_summary, parts, PARTS, &categories)};
+                                    WORDS(ms_plan_summary, parts, PARTS, &categories),
+                                    SIZE(ms_plan_summary, reserved_bytes),
+                                    SIZE(ms_plan_summary, needed_bytes),
+                                    SIZE(ms_plan_summary, occupied_bytes),
+                                    {"grows", offsetof(ms_plan_summary, grows), NUMBER, 0, 1, NULL},
+                                    {"is_cramped", offsetof(ms_plan_summary, is_cramped), NUMBER, 0, 1, NULL}};
 
 static const field unit_fields[] = {WORDS(ms_plan_entry, action, WORD, &actions),
                                     WORDS(ms_plan_entry, reason, WORD, &reasons),
@@ -112,6 +121,9 @@ static void put_field(ms__json_writer *w, const field *f, const void *value) {
     switch (f->kind) {
     case NUMBER:
         ms__json_put_int(w, f->key, *(const int64_t *)value);
+        break;
+    case LATER:
+        if (*(const int64_t *)value != 0) ms__json_put_int(w, f->key, *(const int64_t *)value);
         break;
     case INDEX:
         ms__json_put_int(w, f->key, *(const int32_t *)value);
@@ -206,6 +218,8 @@ static ms_status get_field(const ms__json *object, const field *f, void *out) {
     switch (f->kind) {
     case NUMBER:
         return get_number(object, f->key, f->min, f->max, out);
+    case LATER:
+        return ms__json_get(object, f->key) == NULL ? MS_OK : get_number(object, f->key, f->min, f->max, out);
     case INDEX:
         status = get_number(object, f->key, f->min, f->max, &number);
         if (status == MS_OK) *(int32_t *)out = (int32_t)number;

@@ -1,8 +1,10 @@
 /* settings.c - makes a request from what a user asks for: the one place where budgets, margins, reserves and allowed
  * techniques are decided, for Python and for C.
  */
+#include "../common/math.h"
 #include "../common/structs.h"
 #include "../sim/actions.h"
+#include "../sim/allocator.h"
 #include "../sim/model_options.h"
 #include "../sim/roofline.h"
 #include "decide.h"
@@ -59,6 +61,11 @@ static int64_t host_limit_of(const ms_settings *settings, const ms_hw *host) {
     return left > 0 ? round_down(left) : 0;
 }
 
+int64_t ms_budget_get_cap(int64_t budget_bytes, int64_t own_bytes) {
+    int64_t taken = ms__min(ms__max(own_bytes, 0), MOST_BYTES) + MS__LARGE_GRANULE_BYTES;
+    return budget_bytes > taken ? budget_bytes - taken : 0;
+}
+
 /* ---- Techniques ---- */
 
 /* Techniques that the device does not support are left out: a CPU has nothing to offload to, and the oldest GPUs have
@@ -100,11 +107,18 @@ static ms_status read_settings(const ms_settings *theirs, ms_settings *settings)
     if (status != MS_OK) return status;
     if (settings->utilization_ppm <= 0 || settings->utilization_ppm > PPM)
         return ms__fail(MS_E_INVALID, "ms_settings: utilization_ppm must be from 1 to 1000000");
-    if (settings->budget_bytes < 0) return ms__fail(MS_E_INVALID, "ms_settings: budget_bytes must not be negative");
+    if (settings->budget_bytes < 0 || settings->occupied_bytes < 0)
+        return ms__fail(MS_E_INVALID, "ms_settings: budget_bytes and occupied_bytes must not be negative");
     if ((settings->techniques & ~(uint32_t)MS_TECHNIQUE_ALL) != 0 ||
         (settings->flags & ~(uint32_t)MS_SETTINGS_ALL) != 0)
         return ms__fail(MS_E_INVALID, "ms_settings: a technique or a flag is unknown");
     return MS_OK;
+}
+
+/* Segments that grow fail with driver errors on integrated GPUs. */
+static bool may_grow(const ms_settings *settings, const ms_device *device) {
+    if (settings->flags & MS_SETTINGS_GROWN) return true;
+    return device->kind == MS_DEVICE_GPU && !(settings->flags & MS_SETTINGS_FIXED);
 }
 
 static ms_plan_request request_for(const ms_settings *settings, const ms_device *device, const ms_hw *host) {
@@ -112,9 +126,13 @@ static ms_plan_request request_for(const ms_settings *settings, const ms_device 
     ms_plan_request request = {.budget_bytes = budget_of(settings, device),
                                .slowdown_ppm = settings->slowdown_ppm < 0 ? -1 : settings->slowdown_ppm};
     request.margin_bytes = request.budget_bytes / MS__MARGIN_PARTS;
+    request.limit_bytes = has_budget ? 0 : ms__min(device->usable_bytes, MOST_BYTES);
     allow(&request, settings, device);
     if (uses_host(&request)) request.host_limit_bytes = host_limit_of(settings, host);
-    if (device->kind != MS_DEVICE_HOST && !has_budget) request.simulation |= MS_SIMULATE_ALLOCATOR;
+    request.simulation = ms__device_flags(device);
+    if (may_grow(settings, device)) request.simulation |= MS_SIMULATE_GROWING;
+    if (settings->flags & MS_SETTINGS_GROWN) request.flags |= MS_PLAN_GROWN;
+    request.occupied_bytes = settings->occupied_bytes;
     if (settings->flags & MS_SETTINGS_FORCE) request.flags |= MS_PLAN_FORCE;
     if (has_budget) request.flags |= MS_PLAN_FASTEST;
     return request;

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "../common/intern.h"
+#include "../common/math.h"
 #include "../common/vec.h"
 #include "trace.h"
 
@@ -41,6 +42,7 @@ typedef struct walk {
     size_t cursor; /* in the slots of the other trace */
     int32_t unit, repeating;
     uint32_t phase;
+    uint32_t n_saved;    /* by a recomputation before its first operation */
     ms__op_cost last;    /* the operation whose outputs are being allocated */
     const int64_t *seen; /* what was seen of its kernels, if something was, from here on; */
     int n_seen;          /* so much */
@@ -106,6 +108,8 @@ static ms_status end_operation(builder *b, walk *w) {
     return status;
 }
 
+static bool is_list_operation(const char *name) { return strncmp(name, "aten._foreach_", 14) == 0; }
+
 static ms_status walk_op(builder *b, walk *w, int64_t index) {
     const ms_trace *trace = w->trace;
     const ms_trace_op *op = &trace->ops[index];
@@ -117,6 +121,12 @@ static ms_status walk_op(builder *b, walk *w, int64_t index) {
     known.flags = (cost.is_view ? MS__OP_VIEW : 0U) | (cost.is_matrix ? MS__OP_MATRIX : 0U) |
                   (cost.is_biased ? MS__OP_BIASED : 0U) | (cost.is_attention ? MS__OP_ATTENTION : 0U) |
                   (cost.is_random ? MS__OP_RANDOM : 0U);
+    if (w->repeating >= 0) {
+        known.flags |= MS__OP_REPEATED + MS__OP_TENSOR * w->n_saved;
+        w->n_saved = 0;
+    } else if (is_list_operation(trace->names[op->name])) {
+        known.flags |= MS__OP_LIST + MS__OP_TENSOR * (uint32_t)ms__min(op->n_inputs, MS__OP_MAX_TENSORS);
+    }
     if (!open_run(w, unit_now(w)) || !add_number(b, cost.flops, &known.flops) ||
         !add_number(b, cost.bytes, &known.bytes) || !ms__vec_push(&b->costs, known) ||
         !add_event(w, MS__OPERATION, (uint32_t)b->costs.n - 1))
@@ -193,8 +203,22 @@ static ms_status walk_mark(const builder *b, walk *w, const ms_trace_event *even
     return unit < 0 || w->phase != MS_PHASE_BACKWARD || open_run(w, unit) ? MS_OK : MS_E_NO_MEMORY;
 }
 
+/* In a recomputation, a saved tensor is counted with the operation before it. Autograd saves inputs before an operation
+ * and results after it, so one may be counted an operation too early; what is saved first waits for an operation. */
+static void count_save(builder *b, walk *w) {
+    uint32_t *flags = b->costs.n == 0 ? NULL : &b->costs.items[b->costs.n - 1].flags;
+    if (w->repeating < 0) return;
+    if (flags == NULL || !(*flags & MS__OP_REPEATED))
+        w->n_saved += w->n_saved < MS__OP_MAX_TENSORS;
+    else if (*flags / MS__OP_TENSOR < MS__OP_MAX_TENSORS)
+        *flags += MS__OP_TENSOR;
+}
+
 static ms_status walk_event(builder *b, walk *w, const walk *first, const ms_trace_event *event) {
-    if (event->kind == MS_TRACE_SAVE) return MS_OK;
+    if (event->kind == MS_TRACE_SAVE) {
+        count_save(b, w);
+        return MS_OK;
+    }
     ms_status status = event->kind == MS_TRACE_ALLOC ? MS_OK : end_operation(b, w);
     if (status != MS_OK) return status;
     switch (event->kind) {

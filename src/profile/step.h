@@ -43,7 +43,7 @@ typedef struct ms__step_key {
 typedef struct ms__step_cost {
     uint32_t flops, bytes; /* numbers */
     uint32_t element_bytes;
-    uint32_t flags; /* MS__OP_... */
+    uint32_t flags; /* MS__OP_..., and above them a number of tensors (ms__step_cost_tensors) */
 } ms__step_cost;
 
 enum {
@@ -52,8 +52,16 @@ enum {
     MS__OP_RANDOM = 4,
     MS__OP_ATTENTION = 8,
     MS__OP_BIASED = 16,
-    MS__OP_ALL = 31
+    MS__OP_REPEATED = 32, /* by a recomputation: a forward operation that runs in backward */
+    MS__OP_LIST = 64,     /* it works on lists of tensors, as optimizers call it */
+    MS__OP_TENSOR = 128,  /* one of the tensors that are counted */
+    MS__OP_MAX_TENSORS = 65535,
+    MS__OP_ALL = MS__OP_TENSOR * MS__OP_MAX_TENSORS + MS__OP_TENSOR - 1
 };
+
+/* Tensors that the host handles one by one: those that autograd saves, of an operation that is repeated; those in the
+ * lists, of one that has lists; else 0. */
+static inline uint32_t ms__step_cost_tensors(const ms__step_cost *cost) { return cost->flags / MS__OP_TENSOR; }
 
 typedef struct ms__step_scratch {
     uint32_t rule;                   /* enum ms__scratch_rule */

@@ -1,53 +1,36 @@
 /* predict.c - will a step fit? */
 #include "../common/structs.h"
-#include "../profile/profile.h"
+#include "needs.h"
 
 #define BAND_PARTS 1000
 #define BAND 20          /* per mille: the error of predictions, with room to spare (docs/PREDICTION.md) */
 #define BAND_OF_A_RUN 30 /* a step that really ran was measured under other conditions */
 
-static ms_status simulate_within(const ms_simulation_request *request, int64_t limit_bytes,
-                                 ms_simulation_summary *out) {
-    ms_simulation_request limited = *request;
-    ms_simulation *sim = NULL;
-    limited.limit_bytes = limit_bytes;
-    ms_status status = ms_simulation_create(&limited, &sim);
-    if (status == MS_OK) status = ms_simulation_get_summary(sim, out);
-    ms_simulation_destroy(sim);
-    return status;
-}
-
-/* The allocated bytes may be less than the limit and still not fit, because of fragmentation. */
-static ms_status check_fits(const ms_simulation_request *request, int64_t peak_bytes, int64_t usable_bytes,
-                            int64_t *out) {
-    ms_simulation_summary unused = {.struct_bytes = sizeof unused};
-    *out = peak_bytes <= usable_bytes;
-    if (!*out || !(request->flags & MS_SIMULATE_ALLOCATOR)) return MS_OK;
-    ms_status status = simulate_within(request, usable_bytes, &unused);
-    *out = status == MS_OK;
-    if (status == MS_E_BUDGET) ms_error_clear();
-    return status == MS_E_BUDGET ? MS_OK : status;
+static void fill_in(const ms__needs *needs, int64_t usable_bytes, int32_t was_run, ms_prediction *out) {
+    int64_t share = needs->peak_bytes * (was_run ? BAND_OF_A_RUN : BAND) / BAND_PARTS;
+    out->usable_bytes = usable_bytes;
+    out->margin_bytes = usable_bytes / MS__MARGIN_PARTS;
+    out->peak_bytes = needs->peak_bytes;
+    out->needed_bytes = needs->needed_bytes;
+    out->low_bytes = out->peak_bytes - share;
+    out->high_bytes = out->peak_bytes + share;
+    out->reserved_bytes = needs->played.reserved_bytes;
+    out->fits = out->needed_bytes <= usable_bytes - out->margin_bytes;
 }
 
 ms_status ms_predict(const ms_simulation_request *theirs, int64_t usable_bytes, int32_t was_run, ms_prediction *out) {
     ms_simulation_request request;
+    ms__device_copy device;
     ms_prediction found;
-    ms_simulation_summary summary = {.struct_bytes = sizeof summary};
-    ms_status status = ms__struct_read(MS__STRUCT(ms_simulation_request), theirs, &request);
+    ms__needs needs;
+    ms_status status = ms__simulation_read(theirs, &request, &device);
     if (status == MS_OK) status = ms__struct_read(MS__STRUCT(ms_prediction), out, &found);
-    if (status == MS_OK) status = simulate_within(&request, 0, &summary);
+    if (status == MS_OK && !ms__is_changed(&request)) request.flags &= ~(uint32_t)MS_SIMULATE_GROWING;
+    if (status == MS_OK) status = ms__find_needs(&request, NULL, INT64_MAX, &needs);
     if (status != MS_OK) return status;
-    found.usable_bytes = usable_bytes > 0 ? usable_bytes : request.device->usable_bytes;
-    found.peak_bytes =
-        summary.first_peak_bytes > summary.steady_peak_bytes ? summary.first_peak_bytes : summary.steady_peak_bytes;
-    int64_t share = found.peak_bytes * (was_run ? BAND_OF_A_RUN : BAND) / BAND_PARTS;
-    found.low_bytes = found.peak_bytes - share;
-    found.high_bytes = found.peak_bytes + share;
-    found.reserved_bytes = summary.reserved_bytes;
-    status = check_fits(&request, found.peak_bytes, found.usable_bytes, &found.fits);
-    if (status != MS_OK) return status;
+    fill_in(&needs, usable_bytes > 0 ? usable_bytes : request.device->usable_bytes, was_run, &found);
     if (found.simulation != NULL) {
-        status = ms__struct_write(MS__STRUCT(ms_simulation_summary), &summary, found.simulation);
+        status = ms__struct_write(MS__STRUCT(ms_simulation_summary), &needs.played, found.simulation);
         if (status != MS_OK) return status;
     }
     return ms__struct_write(MS__STRUCT(ms_prediction), &found, out);

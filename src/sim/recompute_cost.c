@@ -28,10 +28,15 @@ static enum ms__group group_of(const ms__step *step, const ms__step_cost *cost) 
     return cost->flags & MS__OP_MATRIX || step->numbers[cost->flops] > 0 ? MS__GROUP_PRODUCT : MS__GROUP_REST;
 }
 
+static void count_output(const counter *b, ms__sums *sums, int64_t n_bytes) {
+    sums->output_bytes += n_bytes;
+    sums->busy_ns = ms__add_ns(sums->busy_ns, ms__fresh_ns(b->rates, n_bytes));
+}
+
 /* An operation allocates what is allocated between it and the next one. */
 static void count_costs(counter *b, const ms__segment *s, int variant) {
     ms__sums *groups = s->unit < 0 ? NULL : b->sums[s->unit][variant];
-    bool forward = s->phase == MS_PHASE_FORWARD || s->phase == MS_PHASE_LOSS;
+    bool forward = s->phase == MS_PHASE_FORWARD || s->phase == MS_PHASE_LOSS, is_repeating = false;
     enum ms__group group = MS__GROUP_REST;
     for (uint32_t i = s->first[variant]; i < s->first[variant] + s->n[variant]; i++) {
         const ms__step_event *event = &b->step->events[i];
@@ -39,12 +44,17 @@ static void count_costs(counter *b, const ms__segment *s, int variant) {
         if (event->kind == MS__RELEASE && s->phase == MS_PHASE_BACKWARD)
             b->held[index] |= variant == MS__PLAIN ? HELD_PLAIN : HELD_RECOMPUTED;
         if (groups == NULL) continue;
-        if (event->kind == MS__ALLOCATE) groups[group].output_bytes += ms__step_key_bytes(b->step, index);
+        if (event->kind == MS__ALLOCATE) count_output(b, &groups[group], ms__step_key_bytes(b->step, index));
         if (event->kind == MS__ALLOCATE && forward && variant == MS__PLAIN) b->maker[index] = s->unit;
         if (event->kind != MS__OPERATION) continue;
-        group = group_of(b->step, &b->step->costs[index]);
-        groups[group].host_ns = ms__add_ns(groups[group].host_ns, b->rates->dispatch_ns);
+        const ms__step_cost *cost = &b->step->costs[index];
+        bool was_repeating = is_repeating;
+        is_repeating = cost->flags & MS__OP_REPEATED;
+        group = group_of(b->step, cost);
+        groups[group].host_ns = ms__add_ns(groups[group].host_ns, ms__op_host_ns(b->rates, cost, s->phase));
         groups[group].busy_ns = ms__add_ns(groups[group].busy_ns, b->busy_ns[index]);
+        if (is_repeating && !was_repeating) /* whatever is kept, the rest is recomputed */
+            groups[MS__GROUP_REST].host_ns = ms__add_ns(groups[MS__GROUP_REST].host_ns, b->rates->recomputation_ns);
     }
 }
 

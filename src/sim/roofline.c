@@ -1,12 +1,20 @@
-/* roofline.c - the longer of arithmetic and traffic. */
+/* roofline.c - the longer of arithmetic and traffic, and what the host does for each operation. */
 #include "roofline.h"
 
 #include "../common/structs.h"
 
 #define MAX_RATE INT64_C(1000000000) /* of rates and times, as in rates.c */
 #define MAX_MULTIPROCESSORS INT64_C(1000000)
+#define LEAST_FRESH_BYTES (INT64_C(32) << 20) /* glibc maps larger blocks anew each time, and keeps smaller ones */
 
 static bool is_rate(int64_t value, int64_t min) { return value >= min && value <= MAX_RATE; }
+
+static bool has_host_rates(const ms_rates *r) {
+    return is_rate(r->product_ns, 0) && is_rate(r->view_ns, 0) && is_rate(r->backward_ns, 0) &&
+           is_rate(r->backward_product_ns, 0) && is_rate(r->backward_view_ns, 0) && is_rate(r->list_tensor_ns, 0) &&
+           is_rate(r->parameter_ns, 0) && is_rate(r->saved_tensor_ns, 0) && is_rate(r->recomputation_ns, 0) &&
+           is_rate(r->random_mb_per_s, 0) && is_rate(r->fresh_mb_per_s, 0);
+}
 
 ms_status ms__rates_read(const ms_rates *theirs, ms_rates *r) {
     ms_status status = ms__struct_read(MS__STRUCT(ms_rates), theirs, r);
@@ -14,7 +22,7 @@ ms_status ms__rates_read(const ms_rates *theirs, ms_rates *r) {
     if (r->capability < 0 || !is_rate(r->fp32_gflops, 1) || !is_rate(r->fp16_gflops, 0) ||
         !is_rate(r->bf16_gflops, 0) || !is_rate(r->memory_mb_per_s, 1) || !is_rate(r->launch_ns, 0) ||
         !is_rate(r->dispatch_ns, 0) || !is_rate(r->to_device_mb_per_s, 0) || !is_rate(r->from_device_mb_per_s, 0) ||
-        r->both_mb_per_s < 0 || r->both_mb_per_s > 2 * MAX_RATE)
+        r->both_mb_per_s < 0 || r->both_mb_per_s > 2 * MAX_RATE || !has_host_rates(r))
         return ms__fail(MS_E_INVALID, "ms_rates: a rate is out of range");
     return MS_OK;
 }
@@ -49,6 +57,30 @@ static int64_t traffic_ns(int64_t n_bytes, int64_t mb_per_s) {
 int64_t ms__op_busy_ns(const ms_rates *rates, const ms__step *step, const ms__step_cost *cost) {
     if (cost->flags & MS__OP_VIEW) return 0;
     int64_t arithmetic = step->numbers[cost->flops] / arithmetic_rate(rates, cost->element_bytes);
-    int64_t traffic = traffic_ns(step->numbers[cost->bytes], rates->memory_mb_per_s);
+    bool draws = cost->flags & MS__OP_RANDOM && rates->random_mb_per_s > 0;
+    int64_t traffic = traffic_ns(step->numbers[cost->bytes], draws ? rates->random_mb_per_s : rates->memory_mb_per_s);
     return ms__add_ns(rates->launch_ns, arithmetic > traffic ? arithmetic : traffic);
+}
+
+int64_t ms__kernel_ns(const ms_rates *rates, int64_t n_bytes) {
+    return ms__add_ns(rates->launch_ns, traffic_ns(n_bytes, rates->memory_mb_per_s));
+}
+
+/* What is known for operations of this kind and place; 0: nothing in particular. */
+static int64_t known_host_ns(const ms_rates *rates, const ms__step_cost *cost, uint32_t phase) {
+    bool is_view = cost->flags & MS__OP_VIEW, is_product = cost->flags & (MS__OP_MATRIX | MS__OP_ATTENTION);
+    if (phase >= MS_PHASE_BACKWARD && !(cost->flags & MS__OP_REPEATED))
+        return is_view ? rates->backward_view_ns : is_product ? rates->backward_product_ns : rates->backward_ns;
+    return is_view ? rates->view_ns : is_product ? rates->product_ns : rates->dispatch_ns;
+}
+
+int64_t ms__op_host_ns(const ms_rates *rates, const ms__step_cost *cost, uint32_t phase) {
+    int64_t ns = known_host_ns(rates, cost, phase);
+    int64_t of_tensor = cost->flags & MS__OP_LIST ? rates->list_tensor_ns : rates->saved_tensor_ns;
+    return (ns > 0 ? ns : rates->dispatch_ns) + ms__step_cost_tensors(cost) * of_tensor;
+}
+
+int64_t ms__fresh_ns(const ms_rates *rates, int64_t n_bytes) {
+    bool is_fresh = rates->capability == 0 && rates->fresh_mb_per_s > 0 && n_bytes >= LEAST_FRESH_BYTES;
+    return is_fresh ? traffic_ns(n_bytes, rates->fresh_mb_per_s) : 0;
 }

@@ -1,7 +1,8 @@
-/* roofline.h - how long operations take on a device, for simulations and frontiers.
+/* roofline.h - how long operations take on a device and on the host that queues them, for simulations and frontiers.
  *
- * An operation takes as long as its arithmetic at the rate of its type, or its memory traffic, whichever is longer.
- * Times saturate at MS__MAX_NS.
+ * On the device, an operation takes as long as its arithmetic at the rate of its type, or its memory traffic, whichever
+ * is longer. On the host it depends on who calls it: modules in forward, autograd's engine in backward, or the
+ * optimizer. Times saturate at MS__MAX_NS.
  */
 #ifndef MS_SIM_ROOFLINE_H
 #define MS_SIM_ROOFLINE_H
@@ -31,5 +32,15 @@ int64_t ms__add_ns(int64_t ns, int64_t more_ns);
 
 /* How long an operation keeps the device busy; 0 for views. The rates must have been checked. */
 int64_t ms__op_busy_ns(const ms_rates *rates, const ms__step *step, const ms__step_cost *cost);
+
+/* How long a kernel takes that does little more than to read and write so many bytes. */
+int64_t ms__kernel_ns(const ms_rates *rates, int64_t n_bytes);
+
+/* How long an operation of a phase (enum ms_phase) takes on the host, with what it does for each tensor of a list, and
+ * with what recomputation does for each that is saved. The rates must have been checked. */
+int64_t ms__op_host_ns(const ms_rates *rates, const ms__step_cost *cost, uint32_t phase);
+
+/* How long the host, as device, takes to get pages for a new block; 0 for blocks that malloc has already. */
+int64_t ms__fresh_ns(const ms_rates *rates, int64_t n_bytes);
 
 #endif

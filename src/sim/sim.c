@@ -5,8 +5,10 @@
  * optimizer's state, and later ones, until the allocator has settled. On a GPU, blocks come from a model of torch's
  * caching allocator or, if only sizes matter, are rounded as it rounds them.
  *
- * Time: the host queues operations one after the other; the device starts each when it is queued and the one before is
- * done, and takes as long as its arithmetic or its memory traffic, whichever is longer.
+ * Time: the host queues operations one after the other, and what that takes depends on the kind of operation and on who
+ * calls it (roofline.h). The device starts each when it is queued and the one before is done, and takes as long as its
+ * arithmetic or its memory traffic, whichever is longer. A host that is itself the device does one after the other. A
+ * step ends when both are done, as in a loop that reads its loss.
  *
  * A step's sums fit in 60 bits (step.h) and the request is checked, so bytes need no checks here; times saturate at
  * MS__MAX_NS.
@@ -18,8 +20,8 @@
 #include "../common/structs.h"
 #include "actions.h"
 #include "allocator.h"
+#include "needs.h"
 #include "roofline.h"
-#include "sim.h"
 
 #define ROUND_BYTES 512
 #define N_STEPS 3
@@ -29,6 +31,8 @@
 
 typedef struct clock {
     int64_t host_ns, device_ns;
+    bool is_repeating; /* the last operation was part of a recomputation */
+    bool has_stepped;  /* the optimizer has begun */
 } clock;
 
 typedef struct peak {
@@ -58,6 +62,8 @@ typedef struct player {
     int n_addends;
     clock now;
     int64_t n_ops;
+    int64_t n_gradients;  /* parameters that the optimizer updates */
+    int64_t update_bytes; /* what a fused optimizer reads and writes for them */
 } player;
 
 /* ---- Memory ---- */
@@ -82,6 +88,7 @@ static ms_status take(player *p, int64_t n_bytes, uint32_t category, int64_t seg
     if (status != MS_OK) return status;
     p->parts[category] += rounded(p, n_bytes);
     p->held_bytes += rounded(p, n_bytes);
+    p->now.host_ns = ms__add_ns(p->now.host_ns, ms__fresh_ns(p->request->device->rates, n_bytes));
     note_peak(p, segment);
     return MS_OK;
 }
@@ -151,16 +158,42 @@ static ms_status take_workspaces(player *p, const ms__segment *segment, int64_t 
 
 /* ---- Time ---- */
 
-static void run_op(player *p, uint32_t index) {
+/* What the host does besides the operations themselves: before a recomputation, and in the optimizer's step. */
+static int64_t overhead_ns(player *p, uint32_t phase, const ms__step_cost *cost) {
+    const ms_rates *rates = p->request->device->rates;
+    bool is_repeated = cost->flags & MS__OP_REPEATED, begins = is_repeated && !p->now.is_repeating;
+    bool steps = phase > MS_PHASE_BACKWARD && !p->now.has_stepped;
+    p->now.is_repeating = is_repeated;
+    p->now.has_stepped = phase > MS_PHASE_BACKWARD;
+    return (begins ? rates->recomputation_ns : 0) + (steps ? p->n_gradients * rates->parameter_ns : 0);
+}
+
+/* The host queues an operation; then the device does it, which may be the host itself. */
+static void pass_time(player *p, int64_t host_ns, int64_t busy_ns) {
     clock *now = &p->now;
+    now->host_ns = ms__add_ns(now->host_ns, host_ns);
+    if (busy_ns == 0) return;
+    if (on_gpu(p))
+        now->device_ns = ms__add_ns(ms__max(now->device_ns, now->host_ns), busy_ns);
+    else
+        now->host_ns = ms__add_ns(now->host_ns, busy_ns);
+}
+
+static bool is_fused(const player *p, uint32_t phase) {
+    return phase > MS_PHASE_BACKWARD && p->request->flags & MS_SIMULATE_FUSED;
+}
+
+/* A trace has the operations that a fused step replaces, since fused kernels do not run without a device. In their
+ * place, one operation reads and writes everything once. */
+static void run_op(player *p, uint32_t phase, uint32_t index) {
+    static const ms__step_cost one = {0};
+    const ms_rates *rates = p->request->device->rates;
+    const bool fused = is_fused(p, phase), is_replaced = fused && p->now.has_stepped;
+    const ms__step_cost *cost = fused ? &one : &p->step->costs[index];
     p->n_ops++;
-    now->host_ns = ms__add_ns(now->host_ns, p->request->device->rates->dispatch_ns);
-    if (p->step->costs[index].flags & MS__OP_VIEW) return;
-    if (!on_gpu(p)) {
-        now->host_ns = ms__add_ns(now->host_ns, p->busy_ns[index]);
-        return;
-    }
-    now->device_ns = ms__add_ns(ms__max(now->device_ns, now->host_ns), p->busy_ns[index]);
+    if (is_replaced) return;
+    int64_t host_ns = ms__add_ns(overhead_ns(p, phase, cost), ms__op_host_ns(rates, cost, phase));
+    pass_time(p, host_ns, fused ? ms__kernel_ns(rates, p->update_bytes) : p->busy_ns[index]);
 }
 
 static int64_t time_now(const player *p) { return ms__max(p->now.device_ns, p->now.host_ns); }
@@ -186,7 +219,7 @@ static bool is_released_here(const player *p, uint32_t key, int64_t segment) {
 }
 
 static ms_status play_operation(player *p, const ms__segment *segment, int64_t index, uint32_t cost) {
-    run_op(p, cost);
+    run_op(p, segment->phase, cost);
     ms_status status = give_addends(p);
     return status == MS_OK ? take_workspaces(p, segment, index, p->step->costs[cost].flags) : status;
 }
@@ -307,6 +340,18 @@ static void find_variants(player *p) {
     if (!p->has_variant[MS__RECOMPUTED]) p->has_variant[MS__PLAIN] = true; /* no unit runs at all */
 }
 
+/* A parameter is as large as its gradient and, like the optimizer's state, is read and written. */
+static void count_update(player *p, uint32_t key) {
+    uint32_t category = p->step->keys[key].category;
+    int64_t n_bytes = ms__step_key_bytes(p->step, key);
+    if (category == MS_CATEGORY_GRADIENT) {
+        p->n_gradients++;
+        p->update_bytes += 3 * n_bytes;
+    } else if (category == MS_CATEGORY_OPTIMIZER) {
+        p->update_bytes += 2 * n_bytes;
+    }
+}
+
 static ms_status open_player(player *p, ms__arena *arena) {
     const ms__step *step = p->step;
     find_variants(p);
@@ -315,7 +360,10 @@ static ms_status open_player(player *p, ms__arena *arena) {
         MS__ARRAY(p->busy_ns, step->n_costs), MS__ARRAY(p->released_in, step->n_split_keys),
         MS__ARRAY(p->first_released, step->n_segments), MS__ARRAY(p->next_released, step->n_split_keys));
     if (status != MS_OK) return status;
-    for (uint32_t k = 0; k < step->n_keys; k++) p->blocks[k] = NOT_THERE;
+    for (uint32_t k = 0; k < step->n_keys; k++) {
+        p->blocks[k] = NOT_THERE;
+        count_update(p, k);
+    }
     for (uint32_t i = 0; i < step->n_costs; i++)
         p->busy_ns[i] = ms__op_busy_ns(p->request->device->rates, step, &step->costs[i]);
     for (uint32_t i = 0; i < step->n_scratches; i++) {
@@ -341,6 +389,8 @@ static ms_status play_setup(player *p, int64_t *out_bytes) {
         if (p->step->segments[i].phase == MS_PHASE_SETUP) status = play_events(p, i);
     *out_bytes = p->held_bytes;
     if (status == MS_OK && p->request->flags & MS_SIMULATE_RESUMED) status = take_category(p, MS_CATEGORY_OPTIMIZER);
+    if (status == MS_OK && p->allocator != NULL && p->request->flags & MS_SIMULATE_GROWING)
+        ms__allocator_grow(p->allocator);
     return status;
 }
 
@@ -355,20 +405,34 @@ static void sum_times(ms_simulation *sim) {
     }
 }
 
+/* After the first step, in which units are checked, unused memory is returned: so does the executor. */
+static ms_status settle(player *p) {
+    if (p->allocator == NULL || !(p->request->flags & MS_SIMULATE_GROWING)) return MS_OK;
+    ms_status status = ms__allocator_empty(p->allocator);
+    ms__allocator_reset_peaks(p->allocator);
+    return status;
+}
+
 static ms_status play_all(player *p, ms_simulation *sim) {
     ms_simulation_summary *s = &sim->summary;
+    int64_t steady = 0;
     ms_status status = play_setup(p, &s->start_bytes);
+    s->start_reserved_bytes =
+        p->allocator == NULL ? s->start_bytes : ms__allocator_get_stats(p->allocator).reserved_bytes;
     for (int step = 0; step < N_STEPS && status == MS_OK; step++) {
         clear_segments(sim, p->step);
         status = play_step(p, sim, step);
-        int64_t reserved =
-            p->allocator == NULL ? p->peak.bytes : ms__allocator_get_stats(p->allocator).peak_reserved_bytes;
-        if (step == 0) {
-            s->first_peak_bytes = p->peak.bytes;
-            s->first_reserved_bytes = reserved;
-        }
-        s->reserved_bytes = reserved;
+        ms__allocator_stats stats = {.peak_reserved_bytes = p->peak.bytes, .needed_bytes = p->peak.bytes};
+        if (p->allocator != NULL) stats = ms__allocator_get_stats(p->allocator);
+        steady = stats.peak_reserved_bytes;
+        s->reserved_bytes = ms__max(s->reserved_bytes, steady);
+        s->needed_bytes = ms__max(s->needed_bytes, stats.needed_bytes);
+        if (step > 0 || status != MS_OK) continue;
+        s->first_peak_bytes = p->peak.bytes;
+        s->first_reserved_bytes = s->reserved_bytes;
+        status = settle(p);
     }
+    s->needed_bytes = ms__max(s->needed_bytes, steady);
     s->steady_peak_bytes = p->peak.bytes;
     s->idle_bytes = p->allocated;
     s->peak_unit = sim->n_segments > 0 ? p->step->segments[p->peak.segment].unit : -1;
@@ -397,9 +461,8 @@ static ms_status check_actions(const ms_simulation_request *request, const ms__s
     return MS_OK;
 }
 
-/* A copy of the caller's request and of its device. */
-static ms_status read_simulation(const ms_simulation_request *theirs, ms_simulation_request *request,
-                                 ms__device_copy *device) {
+ms_status ms__simulation_read(const ms_simulation_request *theirs, ms_simulation_request *request,
+                              ms__device_copy *device) {
     ms_status status = ms__struct_read(MS__STRUCT(ms_simulation_request), theirs, request);
     if (status == MS_OK) status = ms__device_read(request->device, device);
     if (status != MS_OK) return status;
@@ -408,7 +471,9 @@ static ms_status read_simulation(const ms_simulation_request *theirs, ms_simulat
     if (request->limit_bytes < 0 || (request->flags & ~MS__SIMULATE_ALL) != 0 ||
         (request->model_options & ~(uint32_t)MS_MODEL_ALL) != 0)
         return ms__fail(MS_E_INVALID, "ms_simulation_create: a field of the request is out of range");
-    return check_actions(request, request->profile->step);
+    status = check_actions(request, request->profile->step);
+    if (status == MS_OK) request->flags = ms__step_flags(request->flags, ms__is_changed(request));
+    return status;
 }
 
 ms_status ms_simulation_request_init(ms_simulation_request *request, const ms_profile *profile,
@@ -416,11 +481,7 @@ ms_status ms_simulation_request_init(ms_simulation_request *request, const ms_pr
     ms__device_copy copy;
     ms_status status = ms__device_read(device, &copy);
     if (status != MS_OK) return status;
-    bool has_allocator = copy.device.kind != MS_DEVICE_HOST;
-    const ms_simulation_request ours = {.profile = profile,
-                                        .device = device,
-                                        .flags = MS_SIMULATE_ENGINE_THREAD |
-                                                 (has_allocator ? (uint32_t)MS_SIMULATE_ALLOCATOR : 0)};
+    const ms_simulation_request ours = {.profile = profile, .device = device, .flags = ms__device_flags(&copy.device)};
     return ms__struct_write(MS__STRUCT(ms_simulation_request), &ours, request);
 }
 
@@ -442,7 +503,7 @@ ms_status ms__simulate(const ms_simulation_request *request, const ms__sim_basis
     sim->n_segments = p.step->n_segments;
     sim->segments = calloc((size_t)sim->n_segments + 1, sizeof *sim->segments);
     if (sim->segments == NULL) status = ms__fail_memory((size_t)sim->n_segments * sizeof *sim->segments);
-    if (status == MS_OK && request->flags & MS_SIMULATE_ALLOCATOR && on_gpu(&p))
+    if (status == MS_OK && ms__has_blocks(request->device, request->flags))
         status = ms__allocator_create(request->limit_bytes, &p.allocator);
     if (status == MS_OK) status = open_player(&p, &arena);
     if (status == MS_OK) status = play_all(&p, sim);
@@ -460,7 +521,7 @@ ms_status ms__simulate(const ms_simulation_request *request, const ms__sim_basis
 ms_status ms_simulation_create(const ms_simulation_request *theirs, ms_simulation **out) {
     ms_simulation_request request;
     ms__device_copy device;
-    ms_status status = read_simulation(theirs, &request, &device);
+    ms_status status = ms__simulation_read(theirs, &request, &device);
     if (status != MS_OK) return status;
     if (out == NULL) return ms__fail(MS_E_INVALID, "ms_simulation_create: out is NULL");
     return ms__simulate(&request, NULL, out);

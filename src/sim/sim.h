@@ -4,6 +4,7 @@
 
 #include "order.h"
 #include "recompute_cost.h"
+#include "roofline.h"
 
 struct ms_simulation {
     ms_simulation_summary summary;
@@ -13,7 +14,7 @@ struct ms_simulation {
 
 #define MS__SIMULATE_ALL                                                                                               \
     ((uint32_t)(MS_SIMULATE_ALLOCATOR | MS_SIMULATE_ENGINE_THREAD | MS_SIMULATE_FUSED | MS_SIMULATE_RESUMED |          \
-                MS_SIMULATE_KEEP_GRADIENTS))
+                MS_SIMULATE_KEEP_GRADIENTS | MS_SIMULATE_GROWING))
 
 /* What all simulations of one step on one device share. Immutable. */
 typedef struct ms__sim_basis {
@@ -23,6 +24,11 @@ typedef struct ms__sim_basis {
 
 /* Its arrays belong to the arena. The rates must have been checked. Errors: MS_E_NO_MEMORY. */
 ms_status ms__sim_basis_make(ms__arena *arena, const ms__step *step, const ms_rates *rates, ms__sim_basis *out);
+
+/* A copy of a caller's request and of its device, checked; it points to `device`. Flags that do not apply to a step of
+ * this kind are cleared (needs.h). Errors: as ms_simulation_create. */
+ms_status ms__simulation_read(const ms_simulation_request *theirs, ms_simulation_request *request,
+                              ms__device_copy *device);
 
 /* As ms_simulation_create, for a request that is known to be valid. `basis` may be NULL: then it is made if it is
  * needed. `*out` is owned, ms_simulation_destroy. Errors: as there. */

@@ -155,6 +155,7 @@ static void find_peak_again(ms_simulation *sim) {
     s->first_peak_bytes = ms__max(s->first_peak_bytes + change, 0);
     s->reserved_bytes = ms__max(s->reserved_bytes + change, s->steady_peak_bytes);
     s->first_reserved_bytes = s->reserved_bytes;
+    s->needed_bytes = ms__max(s->needed_bytes + change, s->reserved_bytes);
     s->peak_unit = highest->unit;
     s->peak_phase = highest->phase;
 }

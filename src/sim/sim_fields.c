@@ -22,6 +22,8 @@ const ms_field *ms_simulation_summary_fields(int64_t *out_n) {
         MS__FIELD(ms_simulation_summary, peak_unit, MS_FIELD_INT32),
         MS__FIELD(ms_simulation_summary, peak_phase, MS_FIELD_INT32),
         MS__FIELD(ms_simulation_summary, parts, MS_FIELD_PARTS),
+        MS__FIELD(ms_simulation_summary, start_reserved_bytes, MS_FIELD_INT64),
+        MS__FIELD(ms_simulation_summary, needed_bytes, MS_FIELD_INT64),
     };
     MS__RETURN_FIELDS(fields, out_n);
 }
@@ -46,6 +48,8 @@ const ms_field *ms_prediction_fields(int64_t *out_n) {
         MS__FIELD(ms_prediction, reserved_bytes, MS_FIELD_INT64),
         MS__FIELD(ms_prediction, usable_bytes, MS_FIELD_INT64),
         MS__FIELD(ms_prediction, fits, MS_FIELD_BOOL),
+        MS__FIELD(ms_prediction, needed_bytes, MS_FIELD_INT64),
+        MS__FIELD(ms_prediction, margin_bytes, MS_FIELD_INT64),
     };
     MS__RETURN_FIELDS(fields, out_n);
 }

@@ -13,6 +13,7 @@
 #define NAME_BYTES 256
 
 const char *const fuzz_dictionary[] = {"\"memscale_rates\": 1",
+                                       "\"memscale_rates\": 2",
                                        "\"source\": ",
                                        "\"capability\": ",
                                        "\"memory_bytes\": ",
@@ -27,6 +28,17 @@ const char *const fuzz_dictionary[] = {"\"memscale_rates\": 1",
                                        "\"pinning_mb_per_s\": ",
                                        "\"launch_ns\": ",
                                        "\"dispatch_ns\": ",
+                                       "\"product_ns\": ",
+                                       "\"view_ns\": ",
+                                       "\"backward_ns\": ",
+                                       "\"backward_product_ns\": ",
+                                       "\"backward_view_ns\": ",
+                                       "\"list_tensor_ns\": ",
+                                       "\"parameter_ns\": ",
+                                       "\"saved_tensor_ns\": ",
+                                       "\"recomputation_ns\": ",
+                                       "\"random_mb_per_s\": ",
+                                       "\"fresh_mb_per_s\": ",
                                        "1000000000",
                                        "1000000001",
                                        "9223372036854775807",
@@ -60,7 +72,8 @@ static void check_ranges(const ms_rates *rates) {
     REQUIRE(rates->tf32_gflops >= 0 && rates->fp16_gflops >= 0 && rates->bf16_gflops >= 0);
     REQUIRE(rates->memory_mb_per_s > 0 && rates->memory_mb_per_s <= MOST && rates->pinning_mb_per_s >= 0);
     REQUIRE(rates->to_device_mb_per_s >= 0 && rates->from_device_mb_per_s >= 0 && rates->both_mb_per_s <= 2 * MOST);
-    REQUIRE(rates->launch_ns >= 0 && rates->launch_ns <= MOST && rates->dispatch_ns >= 0);
+    for (const int64_t *value = &rates->launch_ns; value <= &rates->fresh_mb_per_s; value++)
+        REQUIRE(*value >= 0 && *value <= MOST);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes) {

@@ -33,8 +33,8 @@ def product():
 def test_this_gpu_is_measured(tmp_path):
     product()
     before, held, start = state(), torch.cuda.memory_allocated(), time.monotonic()
-    rates = memscale.calibrate(path=tmp_path / "file")
-    assert time.monotonic() - start < 20
+    rates = memscale.calibrate(path=tmp_path / "file", force=True)  # tests run on busy machines
+    assert time.monotonic() - start < 40
     assert state() == before
     assert torch.cuda.memory_allocated() - held <= 128 << 20  # workspaces of cuBLAS, one for each way to multiply
     name = torch.cuda.get_device_name()
@@ -42,7 +42,10 @@ def test_this_gpu_is_measured(tmp_path):
     properties = torch.cuda.get_device_properties(0)
     assert rates.memory_bytes == properties.total_memory
     assert rates.capability == 10 * properties.major + properties.minor
-    assert min(list(rates.as_dict().values())[7:]) > 0
+    assert (rates.random_mb_per_s, rates.fresh_mb_per_s) == (0, 0)  # of hosts alone
+    assert min(list(rates.as_dict().values())[7:-2]) > 0
+    assert rates.backward_ns < rates.product_ns
+    assert rates.view_ns < rates.dispatch_ns
     assert rates.both_mb_per_s > max(rates.to_device_mb_per_s, rates.from_device_mb_per_s) * 0.9
     assert rates.to_device_mb_per_s < rates.memory_mb_per_s
     assert 300 < rates.launch_ns < 20_000
@@ -56,7 +59,7 @@ def test_measured_and_table_agree(tmp_path):
         model = _core.gpu_model(torch.cuda.get_device_name())
     except ValueError as error:
         pytest.skip(str(error))
-    rates = memscale.calibrate("cuda:0", tmp_path / "file")
+    rates = memscale.calibrate("cuda:0", tmp_path / "file", force=True)
     for name in ("fp32_gflops", "tf32_gflops", "fp16_gflops", "bf16_gflops", "memory_mb_per_s"):
         measured, peak = getattr(rates, name), model[name]
         assert 0.25 * peak <= measured <= 1.25 * peak, (name, measured, peak)
@@ -64,7 +67,7 @@ def test_measured_and_table_agree(tmp_path):
 
 
 def test_it_repeats(tmp_path):
-    first, second = (memscale.calibrate(path=tmp_path / "file") for _ in range(2))
+    first, second = (memscale.calibrate(path=tmp_path / "file", force=True) for _ in range(2))
     for name in ("fp32_gflops", "fp16_gflops", "memory_mb_per_s", "to_device_mb_per_s"):
         a, b = getattr(first, name), getattr(second, name)
         assert abs(a - b) <= 0.2 * max(a, b), (name, a, b)
@@ -73,8 +76,8 @@ def test_it_repeats(tmp_path):
 def test_a_full_gpu(tmp_path):
     product()
     free, _ = torch.cuda.mem_get_info()
-    held = torch.empty(max(0, free - (300 << 20)), dtype=torch.uint8, device="cuda")
+    held = torch.empty(max(0, free - (100 << 20)), dtype=torch.uint8, device="cuda")
     with pytest.raises(memscale.MemScaleError, match="too little free memory"):
-        memscale.calibrate(path=tmp_path / "file")
+        memscale.calibrate(path=tmp_path / "file", force=True)
     assert not (tmp_path / "file").exists()
     del held

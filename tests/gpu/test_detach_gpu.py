@@ -8,13 +8,16 @@ import torch
 
 import memscale
 import zoo
-from memscale._run.torch_state import get_memory_fraction, has_expandable_segments
+from memscale._hw import torch_allocator
+from memscale._hw.torch_allocator import is_growing, read_settings
+from memscale._run.torch_state import get_memory_fraction
 from test_detach import check_after_training, equal, snapshot
 
 
 def allocated():
     gc.collect()
     torch.cuda.synchronize()
+    torch._C._cuda_clearCublasWorkspaces()  # they are returned before a plan is made
     return torch.cuda.memory_allocated()
 
 
@@ -60,22 +63,56 @@ def test_no_growth_over_steps():
     assert allocated() == before
 
 
+GRANULE = 20 << 20  # by which segments grow: a cap is that much lower than its budget
+
+
 def test_a_budget_caps_the_allocator_until_detach():
     model = zoo.make("gpt2").cuda()
-    fraction = get_memory_fraction(torch.device("cuda"))
+    fraction, settings = get_memory_fraction(torch.device("cuda")), read_settings()
     total = torch.cuda.get_device_properties(0).total_memory
-    assert has_expandable_segments() is False
     memscale.wrap(model, memscale.Config(memory_budget_gb=2, enable_logging=False))
-    assert has_expandable_segments() is True
-    assert get_memory_fraction(torch.device("cuda")) == pytest.approx(2e9 / total, rel=1e-6)
+    assert get_memory_fraction(torch.device("cuda")) == pytest.approx((2e9 - GRANULE) / total, rel=1e-6)
     with pytest.raises(torch.OutOfMemoryError):
         torch.empty(3 << 30, dtype=torch.uint8, device="cuda")
     zoo.train(model, zoo.batch_of("gpt2"))
     assert torch.cuda.memory_reserved() <= 2e9
+    assert is_growing() is False  # nothing had to be done
     memscale.detach(model)
     assert get_memory_fraction(torch.device("cuda")) == fraction
-    assert has_expandable_segments() is False
+    assert read_settings() == settings
     torch.empty(3 << 30, dtype=torch.uint8, device="cuda")
+
+
+STRINGS = [
+    "",
+    "max_split_size_mb:128",
+    "garbage_collection_threshold:0.6",
+    "roundup_power2_divisions:4",
+    "roundup_power2_divisions:[256:1,512:2,1024:4,>:8]",
+    "max_split_size_mb:200,garbage_collection_threshold:0.8,roundup_power2_divisions:[64:8,>:2]",
+    "expandable_segments:True,max_split_size_mb:64",
+]
+
+
+@pytest.mark.parametrize("text", STRINGS)
+def test_settings_of_the_allocator(text):
+    """Segments grow while layers are recomputed; every setting of the user's stays, and all of it comes back."""
+    start = read_settings()
+    torch_allocator._write(text)
+    try:
+        before = read_settings()
+        model = zoo.make("gpt2").cuda()
+        zoo.everything_recomputed(model)
+        zoo.train(model, zoo.batch_of("gpt2"))
+        during = read_settings()
+        memscale.detach(model)
+        assert during["expandable_segments"] is True
+        assert torch_allocator._others(during) == torch_allocator._others(before)
+        assert read_settings() == before
+    finally:
+        torch_allocator._write("expandable_segments:False")
+        torch_allocator._write(start["PYTORCH_CUDA_ALLOC_CONF"])
+    assert read_settings() == start
 
 
 def test_two_budgets_and_the_users_own_limit():
@@ -86,9 +123,9 @@ def test_two_budgets_and_the_users_own_limit():
         first, second = zoo.make("gpt2").cuda(), zoo.make("mlp").cuda()
         memscale.wrap(first, memscale.Config(memory_budget_gb=3, enable_logging=False))
         memscale.wrap(second, memscale.Config(memory_budget_gb=1, enable_logging=False))
-        assert get_memory_fraction(cuda) == pytest.approx(1e9 / total, rel=1e-6)
+        assert get_memory_fraction(cuda) == pytest.approx((1e9 - GRANULE) / total, rel=1e-6)
         memscale.detach(second)
-        assert get_memory_fraction(cuda) == pytest.approx(3e9 / total, rel=1e-6)
+        assert get_memory_fraction(cuda) == pytest.approx((3e9 - GRANULE) / total, rel=1e-6)
         memscale.detach(first)
         assert get_memory_fraction(cuda) == 0.5
     finally:

@@ -290,9 +290,15 @@ static inline void random_request(problem *p) {
     r->may_change = one_in(2) ? p->may_change : NULL;
     r->actions = random_mask((1U << MS_N_ACTIONS) - 1, 1U << MS_ACTION_RECOMPUTE);
     r->model_options = one_in(2) ? 0 : random_mask(MS_MODEL_ALL, MS_MODEL_8BIT);
-    r->simulation = (uint32_t)up_to(31);
+    r->simulation = (uint32_t)up_to(63);
     r->flags = flags[up_to(3)];
     if (one_in(2)) r->simulation &= ~(uint32_t)MS_SIMULATE_ALLOCATOR;
+    if (one_in(4)) r->flags |= MS_PLAN_GROWN;
+    if (one_in(4)) r->occupied_bytes = up_to(50 * scale);
+    if (one_in(3)) { /* every plan is simulated exactly */
+        r->actions = 1U << MS_ACTION_RECOMPUTE;
+        r->model_options = 0;
+    }
 }
 
 /* The problem of a case: a list of calls in three of four cases, else a chain of units. */

@@ -333,7 +333,7 @@ TEST(simulations_of_any_plan) {
         ms_profile *profile = profile_of(&m);
         int32_t actions[MAX_UNITS];
         for (int u = 0; u < MAX_UNITS; u++) actions[u] = one_in(2) ? MS_ACTION_RECOMPUTE : MS_ACTION_KEEP;
-        uint32_t flags = (uint32_t)up_to(31) & ~(uint32_t)MS_SIMULATE_ALLOCATOR;
+        uint32_t flags = (uint32_t)up_to(63) & ~(uint32_t)MS_SIMULATE_ALLOCATOR;
         int64_t capability = one_in(3) ? 0 : 90, at_peak = 0;
         ms_simulation *sim = simulate(profile, actions, capability, flags);
         ms_simulation *with = simulate(profile, actions, capability, flags | MS_SIMULATE_ALLOCATOR);

@@ -60,7 +60,8 @@ def options_of(mode, budget):
 CASES = [
     *((SAMPLE, card, mode, None, 0) for card in ("rtx3090", "a100-80gb", "t4") for mode in MODES),
     *((SAMPLE, "rtx3090", mode, budget, 0) for mode in MODES for budget in (8.1, 9, 11.5, 100)),
-    *((SAMPLE, "rtx3070", mode, None, 3) for mode in MODES),
+    *((SAMPLE, "rtx3070", mode, None, 0) for mode in MODES),  # none fits the aim, one fits what is usable
+    *((SAMPLE, "gtx1660", mode, None, 3) for mode in MODES),
     *((SAMPLE, "rtx3090", mode, 6, 3) for mode in MODES),
     *((profile, "rtx3090", mode, None, 0) for profile in (LLAMA, T5, VIT) for mode in MODES),
     *((profile, "rtx3090", "balanced", budget, 0) for profile, budget in ((LLAMA, 18), (T5, 8), (VIT, 3))),
@@ -119,10 +120,11 @@ def test_plans_for_this_host(plan_file, tmp_path, monkeypatch, budget):
 def test_from_a_model_to_a_plan(plan_file, tmp_path):
     """By public calls alone: what memscale.plan decides is what the program decides from memscale.profile's file."""
     model, (_, batch) = zoo.LARGE.make("gpt2"), zoo.LARGE.batch_of("gpt2")
-    config = Config(memory_budget_gb=0.03)
+    batch = {key: value.repeat(16, 1) for key, value in batch.items()}  # it needs 422 MB as it is, 185 MB at least
+    config = Config(memory_budget_gb=0.25)
     (tmp_path / "profile.json").write_text(memscale.profile(model, batch, device="rtx3090").to_json())
     plan = memscale.plan(model, batch, config=config, device="rtx3090")
-    found = plan_in_c(plan_file, tmp_path / "profile.json", "--json", "--gpu", "rtx3090", "--budget", 0.03)
+    found = plan_in_c(plan_file, tmp_path / "profile.json", "--json", "--gpu", "rtx3090", "--budget", 0.25)
     assert found == (0, plan.to_json().encode(), b"")
     assert any(plan.layers.values())
     assert memscale.Plan.from_json(found[1].decode()).fingerprint == plan.fingerprint

@@ -23,6 +23,7 @@ from memscale._base.vocabulary import ACTIONS, KEEP, MODEL_OPTIONS
 from memscale._cli import commands
 from memscale._cli import options as _options
 from memscale._cli import plan_command as _plan_command
+from memscale._plan import advice as _advice
 
 TRAIN = """
 import torch
@@ -68,25 +69,26 @@ def command(capsys):
     return run
 
 
-BUILD = ("--model", "plan_train:build", "--gpu", "t4", "--batch", "256")
+# It needs 302 MB as it is, 235 MB at least: more than a few granules of torch's allocator.
+BUILD = ("--model", "plan_train:build", "--gpu", "t4", "--seq", "4096", "--batch", "16")
 
 
 def test_default_output(train, command):
-    code, out, err = command(*BUILD, "--budget", "0.07")
+    code, out, err = command(*BUILD, "--budget", "0.25")
     assert code == 0, err
     lines = out.splitlines()
     assert lines[0] == "plan_train:build on Tesla T4"
     assert lines[1].endswith("fp16 autocast (default for this GPU), adamw, mode balanced")
-    assert re.fullmatch(r"\d+ of 7 layers recomputed: peak .* -> .* predicted, budget 70.0 MB, step .*", lines[3])
+    assert re.fullmatch(r"\d+ of 7 layers recomputed: peak \S+ -> \S+ MB, step \+\d+ % \(budget 250 MB\)", lines[3])
     assert any(re.match(r"technique +layers +held for backward +time", line) for line in lines)
     assert any(re.match(r"recompute +\d+ +.* -> .* +\+", line) for line in lines)
     assert any(line.startswith("activations") for line in lines)
-    assert any("70.0 MB budget" in line for line in lines)
+    assert any("250 MB budget" in line for line in lines)
     assert "a word" not in out
 
 
 def test_the_plan_is_the_one_of_python(train, command):
-    code, out, _ = command(*BUILD, "--budget", "0.07", "--json")
+    code, out, _ = command(*BUILD, "--budget", "0.25", "--json")
     assert code == 0
     plan = Plan.from_json(out)
     sys.path.insert(0, os.getcwd())
@@ -94,20 +96,20 @@ def test_the_plan_is_the_one_of_python(train, command):
         from plan_train import build
 
         with torch.device("meta"), contextlib.redirect_stdout(io.StringIO()):
-            model, sample = build(batch=256)
+            model, sample = build(batch=16, seq=4096)
     finally:
         sys.path.remove(os.getcwd())
-    config = memscale.Config(memory_budget_gb=0.07)
+    config = memscale.Config(memory_budget_gb=0.25)
     again = memscale.plan(
         model, sample, optimizer=torch.optim.AdamW(model.parameters()), config=config, device="t4", precision="fp16"
     )
     assert plan.to_json() == again.to_json()
-    code, second, _ = command(*BUILD, "--budget", "0.07", "--json")
+    code, second, _ = command(*BUILD, "--budget", "0.25", "--json")
     assert second == out
 
 
 def test_explain(train, command):
-    code, out, _ = command(*BUILD, "--budget", "0.07", "--explain")
+    code, out, _ = command(*BUILD, "--budget", "0.25", "--explain")
     assert code == 0
     assert re.search(r"^layer +technique +saves +takes +closest alternative", out, re.MULTILINE)
     assert "technique" in out
@@ -132,30 +134,31 @@ def test_pareto(train, command, tmp_path):
 
 
 def test_all(train, command):
-    code, out, _ = command(*BUILD, "--mode", "aggressive", "--budget", "0.05", "--all")
+    code, out, _ = command(*BUILD, "--mode", "aggressive", "--budget", "0.2", "--all")
     assert code == 0
     assert "cannot run yet" in out
-    code, out, _ = command(*BUILD, "--budget", "0.07")
+    code, out, _ = command(*BUILD, "--budget", "0.25")
     assert "cannot run yet" not in out
 
 
-def test_what_does_not_fit(train, command, tmp_path):
-    code, out, err = command(*BUILD, "--budget", "0.05")
+def test_what_does_not_fit(train, command, tmp_path, monkeypatch):
+    monkeypatch.setattr(_advice, "_SECONDS", 1e6)  # advice does not depend on the speed of the machine
+    code, out, err = command(*BUILD, "--budget", "0.2")
     assert code == 3
     assert set(err.splitlines()) == {"a word from the function"}
-    assert re.search(r"does not fit +No plan fits 50.0 MB", out)
+    assert re.search(r"does not fit +No plan fits 200 MB", out)
     batch = int(re.search(r"--batch (\d+)", out)[1])
-    assert command(*BUILD[:-1], str(batch), "--budget", "0.05")[0] == 0
-    assert command(*BUILD[:-1], str(batch + 1), "--budget", "0.05")[0] == 3
+    assert command(*BUILD[:-1], str(batch), "--budget", "0.2")[0] == 0
+    assert command(*BUILD[:-1], str(batch + 1), "--budget", "0.2")[0] == 3
     enough = re.search(r"--budget ([\d.e-]+)", out)[1]
     assert command(*BUILD, "--budget", enough)[0] == 0
-    code, out, _ = command(*BUILD, "--budget", "0.05", "--json")
+    code, out, _ = command(*BUILD, "--budget", "0.2", "--json")
     assert code == 3
     found = json.loads(out)
     assert found["fits"] is False
-    assert found["smallest_peak_bytes"] > 50 * 10**6
+    assert found["smallest_peak_bytes"] > 200 * 10**6
     path = tmp_path / "trade.svg"
-    code, out, _ = command(*BUILD, "--budget", "0.05", "--pareto", str(path), "--explain")
+    code, out, _ = command(*BUILD, "--budget", "0.2", "--pareto", str(path), "--explain")
     assert code == 3
     assert "memory against time" in out
     assert path.exists()
@@ -220,7 +223,9 @@ def test_lists(command):
 
 def test_without_a_terminal_and_with_a_narrow_one(train, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
-    found = _plan_command.run(_options.PlanOptions("plan_train:build", gpu="t4", batch=256, budget=0.07, pareto=True))
+    found = _plan_command.run(
+        _options.PlanOptions("plan_train:build", gpu="t4", batch=16, seq=4096, budget=0.25, pareto=True)
+    )
     _plan_command.show(found, explain=True)
     assert "recompute" in capsys.readouterr().out
     monkeypatch.setattr(sys, "stdout", None)

@@ -157,7 +157,6 @@ NOT_YET = [
     {"enable_offloading": True}, {"enable_tiling": True}, {"use_mixed_precision": True}, {"use_8bit_optimizer": True},
     {"observability_port": 9000}, {"verify_correctness": True}, {"async_offload": True}, {"auto_policy": True},
     {"step_in_backward": True}, {"offload_dir": "x"}, {"optimizer_backend": "bitsandbytes"}, {"loss_backend": "liger"},
-    {"on_oom": "raise"}, {"on_oom": "replan"},
     {"async_config": AsyncOffloadConfig(), "async_offload": True},
 ]  # fmt: skip
 

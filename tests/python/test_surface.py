@@ -28,7 +28,8 @@ SURFACE = {
     "Prediction": None,
     "Profile": None,
     "__version__": None,
-    "calibrate": "(device: 'torch.device | str | int | None' = None, path: 'str | os.PathLike[str] | None' = None) "
+    "calibrate": "(device: 'torch.device | str | int | None' = None, path: 'str | os.PathLike[str] | None' = None, *, "
+    "force: 'bool' = False) "
     "-> 'Rates'",
     "detach": "(model: 'Any') -> 'None'",
     "executor_of": "(model: 'Any') -> 'Executor | None'",

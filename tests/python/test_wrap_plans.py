@@ -164,7 +164,7 @@ def test_a_step_that_cannot_be_analysed_is_watched(caplog):
                 optimizer.zero_grad()
                 m(zoo.floats(4, 16)).sum().backward()
                 optimizer.step()
-    assert "the step is watched while it runs" in caplog.text
+    assert "which is watched while it runs" in caplog.text
     assert model._memscale_executor.plan is not None
     memscale.detach(model)
     zoo.assert_same([p.grad for p in plain.parameters()], [p.grad for p in model.parameters()])
@@ -292,7 +292,7 @@ def test_smaller_batches_cost_nothing(monkeypatch):
     model = memscale.wrap(LARGE.make("gpt2"), config_of(0.040))
     gradients(model, batch)
     plan = model._memscale_executor.plan
-    monkeypatch.setattr(_planner, "profile_step", None)  # whoever profiles again fails
+    monkeypatch.setattr(_planner, "trace_samples", None)  # whoever profiles again fails
     for n in (1, 2, 1):
         gradients(model, repeated(LARGE.batch_of("gpt2"), n))
         assert model._memscale_executor.plan is plan
@@ -304,10 +304,7 @@ def long_gpt2():
     return model
 
 
-def test_lengths_are_profiled_once(monkeypatch):
-    calls = []
-    real = _planner.profile_step
-    monkeypatch.setattr(_planner, "profile_step", lambda *args, **named: calls.append(named) or real(*args, **named))
+def test_lengths_are_profiled_once():
     plain, model = long_gpt2(), long_gpt2()
     model.load_state_dict(plain.state_dict())
     memscale.wrap(model, config_of(0.040))
@@ -319,7 +316,7 @@ def test_lengths_are_profiled_once(monkeypatch):
         plan = model._memscale_executor.plan
         used.add(plan.fingerprint)
         assert plan.predicted_peak_bytes <= plan.budget_bytes - plan.margin_bytes
-    assert [named["shapes"] for named in calls] == [False, True]
+    assert model._memscale_executor._planner.n_analyses == 1
     assert len(used) > 1
 
 
@@ -329,11 +326,8 @@ def encoder():
     return nn.TransformerEncoder(layer, 4, enable_nested_tensor=False).train()
 
 
-def test_other_dimensions_count_too(monkeypatch):
+def test_other_dimensions_count_too():
     """Sequences of vectors: their length is no length of tokens."""
-    calls = []
-    real = _planner.profile_step
-    monkeypatch.setattr(_planner, "profile_step", lambda *args, **named: calls.append(1) or real(*args, **named))
     plain, model = encoder(), encoder()
     memscale.wrap(model, config_of(0.020))
     recomputed = []
@@ -345,22 +339,28 @@ def test_other_dimensions_count_too(monkeypatch):
         assert plan.predicted_peak_bytes <= plan.budget_bytes - plan.margin_bytes
     assert recomputed[0] == recomputed[3] == 0
     assert recomputed[1] == recomputed[2] == recomputed[4] > 0  # what fits more fits less
-    assert len(calls) == 2
+    assert model._memscale_executor._planner.n_analyses == 1
     with pytest.raises(memscale.BudgetError):
         model(zoo.floats(8, 2048, 64))
 
 
-def test_shapes_that_cannot_be_analysed_keep_the_plan(monkeypatch):
-    model = memscale.wrap(LARGE.make("gpt2"), config_of(0.060))
+def test_shapes_that_cannot_be_analysed_run_lean(monkeypatch):
+    plain, model = LARGE.make("gpt2"), memscale.wrap(LARGE.make("gpt2"), config_of(0.060))
+    model.load_state_dict(plain.state_dict())
     gradients(model, LARGE.batch_of("gpt2"))
-    plan = model._memscale_executor.plan
+    first = model._memscale_executor.plan
 
     def fail(*args, **named):
         raise memscale.MemScaleError("no")
 
-    monkeypatch.setattr(_planner, "profile_step", fail)
-    gradients(model, repeated(LARGE.batch_of("gpt2"), 2))
-    assert model._memscale_executor.plan is plan
+    monkeypatch.setattr(_planner, "trace_samples", fail)
+    for n in (2, 3):
+        batch = repeated(LARGE.batch_of("gpt2"), n)
+        zoo.assert_same(gradients(plain, batch), gradients(model, batch))
+        lean = model._memscale_executor.plan
+        assert lean.n_recomputed == sum("transformer.h." in name for name in lean.layers)
+    gradients(model, LARGE.batch_of("gpt2"))
+    assert model._memscale_executor.plan is first
 
 
 def test_evaluation_is_left_alone():

@@ -38,8 +38,10 @@
     X(step_json)                                                                                                       \
     X(addresses)                                                                                                       \
     X(allocator)                                                                                                       \
+    X(growing)                                                                                                         \
     X(sim)                                                                                                             \
     X(shapes)                                                                                                          \
+    X(roofline)                                                                                                        \
     X(frontier)                                                                                                        \
     X(order)                                                                                                           \
     X(actions)                                                                                                         \
@@ -49,13 +51,16 @@
     X(chain)                                                                                                           \
     X(search)                                                                                                          \
     X(decide)                                                                                                          \
+    X(chain_build)                                                                                                     \
     X(appraise)                                                                                                        \
     X(explain)                                                                                                         \
     X(pareto)                                                                                                          \
     X(shape_plans)                                                                                                     \
     X(plan)                                                                                                            \
     X(plan_json)                                                                                                       \
-    X(shape_plans) X(settings) X(advise) X(predict) X(fit_shapes) X(watched)
+    X(shape_plans)                                                                                                     \
+    X(settings)                                                                                                        \
+    X(advise) X(budget) X(predict) X(needs) X(fit_shapes) X(watched) X(peak_bound) X(varying_sizes) X(size_terms)
 
 #define DECLARE_SUITE(subject) extern const test_suite subject##_suite;
 SUITE_LIST(DECLARE_SUITE)

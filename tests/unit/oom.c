@@ -14,6 +14,8 @@
 
 #include "common/json.h"
 #include "fake_gpus.h"
+#include "profile/profile.h"
+#include "profile/size_terms.h"
 #include "shaped.h"
 #include "sim/addresses.h"
 #include "sim/allocator.h"
@@ -204,8 +206,14 @@ TEST(plan_create_from_a_step) {
     check_every_failure(refuse_plan);
     shared_request.simulation = MS_SIMULATE_ALLOCATOR; /* which takes 2 MiB and more */
     check_every_failure(refuse_plan);
-    shared_request.budget_bytes = 4 << 20;
+    shared_request.budget_bytes = 64 << 20;
     check_every_failure(create_plan);
+    shared_request.model_options = 0; /* so that plans are simulated exactly, and may be cramped */
+    shared_request.actions = 1U << MS_ACTION_RECOMPUTE;
+    shared_request.simulation = MS_SIMULATE_ALLOCATOR | MS_SIMULATE_GROWING;
+    check_every_failure(create_plan);
+    shared_request.budget_bytes = 1;
+    check_every_failure(refuse_plan);
     ms_profile_destroy(profile);
 }
 
@@ -364,11 +372,27 @@ static ms_status find_plan(ms_shape_plans *plans, int64_t batch, int64_t length,
     return ms_shape_plans_find(plans, &input, out);
 }
 
+/* The step at the shapes of a fit for up to 5 x 70, made before memory runs out. */
+static ms_profile *fit_profiles[MS__FIT_SHAPES];
+
+static ms_status give_profiles(void *user, const int64_t *sizes, int64_t n, ms_profile **out) {
+    (void)user;
+    if (n != MS__FIT_SHAPES) return MS_E_UNAVAILABLE;
+    for (int64_t i = 0; i < n; i++) {
+        CHECK(fit_profiles[i]->step->batch == sizes[3 * i + 1] && fit_profiles[i]->step->length == sizes[3 * i + 2]);
+        out[i] = ms_profile_share(fit_profiles[i]);
+    }
+    return MS_OK;
+}
+
 static ms_status create_shape_plans(ms_shape_plans **out) {
     static const int64_t sizes[] = {2, 2, 64};
     const ms_input input = {.struct_bytes = sizeof input, .sizes = sizes, .n_sizes = 3, .batch = 2, .length = 64};
-    const ms_shape_plans_options options = {
-        .struct_bytes = sizeof options, .request = &shared_request, .plan = shared_plan, .input = &input};
+    const ms_shape_plans_options options = {.struct_bytes = sizeof options,
+                                            .request = &shared_request,
+                                            .plan = shared_plan,
+                                            .input = &input,
+                                            .source = give_profiles};
     return ms_shape_plans_create(&options, out);
 }
 
@@ -407,8 +431,7 @@ TEST(shapes_and_frontiers) {
 }
 
 static int64_t peak_at(int64_t batch, int64_t length) {
-    ms_profile *other = NULL;
-    CHECK_STATUS(ms_profile_reshape(shared_profile, batch, length, &other), MS_OK);
+    ms_profile *other = shaped_profile((ms__shape){batch, length}, NOTHING_ODD);
     ms_plan_request request = step_request(other, INT64_MAX / 8);
     ms_plan *plan = plan_of(&request);
     int64_t peak = summary_of(plan).baseline_peak_bytes;
@@ -438,8 +461,11 @@ static void check_known_shapes(void) {
 }
 
 TEST(shape_plans) {
-    static const ms__shape shapes[N_SHAPES] = {{2, 64}, {4, 64}, {2, 96}, {4, 96}, {2, 45}, {4, 45}, {3, 70}};
-    CHECK_STATUS(try_fit(shapes, N_SHAPES, NOTHING_ODD, &shared_profile), MS_OK);
+    int64_t grain;
+    for (int i = 0; i < MS__FIT_SHAPES; i++)
+        fit_profiles[i] =
+            shaped_profile((ms__shape){ms__size_value(5, 0, i, &grain), ms__size_value(70, 1, i, &grain)}, NOTHING_ODD);
+    shared_profile = shaped_profile((ms__shape){2, 64}, NOTHING_ODD);
     shared_request = step_request(shared_profile, peak_at(5, 70) - 1);
     shared_request.model_options = 0;
     shared_plan = plan_of(&shared_request);
@@ -447,6 +473,7 @@ TEST(shape_plans) {
     check_known_shapes();
     ms_plan_destroy(shared_plan);
     ms_profile_destroy(shared_profile);
+    for (int i = 0; i < MS__FIT_SHAPES; i++) ms_profile_destroy(fit_profiles[i]);
 }
 
 static ms_status read_hw(void) {
@@ -544,6 +571,23 @@ static ms_status use_allocator(void) {
 
 TEST(allocator) { check_every_failure(use_allocator); }
 
+static ms_status use_growing(void) {
+    ms__allocator *allocator = NULL;
+    int64_t blocks[40], n = 0;
+    ms_status status = ms__allocator_create(0, &allocator);
+    if (status == MS_OK) ms__allocator_grow(allocator);
+    for (; n < 40 && status == MS_OK; n++)
+        status = ms__allocator_take(allocator, (n % 4 * 9 + 1) << 20, n % 3, &blocks[n]);
+    for (int64_t i = 0; i < n && status == MS_OK; i += 2) status = ms__allocator_give(allocator, blocks[i]);
+    if (status == MS_OK) status = ms__allocator_empty(allocator);
+    for (int64_t i = 0; i < n && status == MS_OK; i += 2)
+        status = ms__allocator_take(allocator, 45 << 20, i % 3, &blocks[i]);
+    ms__allocator_destroy(allocator);
+    return status;
+}
+
+TEST(growing_allocator) { check_every_failure(use_growing); }
+
 static char machine[TREE_ROOT_BYTES];
 
 static ms_status detect(void) {
@@ -621,7 +665,7 @@ TEST(gpu_use) {
 
 SUITE(oom, CASE(json_read), CASE(plan_create), CASE(plan_create_from_a_step), CASE(shape_plans), CASE(plans_as_files),
       CASE(profiles), CASE(steps), CASE(shapes_and_frontiers), CASE(hardware_records), CASE(rates), CASE(units_find),
-      CASE(addresses), CASE(allocator), CASE(hw_detect), CASE(gpu_create), CASE(gpu_use));
+      CASE(addresses), CASE(allocator), CASE(growing_allocator), CASE(hw_detect), CASE(gpu_create), CASE(gpu_use));
 
 int main(int argc, char **argv) {
     static const test_suite *const suites[] = {&oom_suite};

@@ -178,7 +178,7 @@ ms_profile *profile_of_scripts(const script *kept, const script *recomputed) {
 ms_profile *two_unit_profile(void) {
     script kept, recomputed;
     two_units(&kept, false);
-    two_units(&recomputed, true);
+    two_watched_units(&recomputed);
     return profile_of_scripts(&kept, &recomputed);
 }
 

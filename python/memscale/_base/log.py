@@ -97,10 +97,16 @@ class Log:
             _core.set_log(_from_core)
 
     def info(self, message: str, *args: object) -> None:
+        self._write(logging.INFO, message, args)
+
+    def warning(self, message: str, *args: object) -> None:
+        self._write(logging.WARNING, message, args)
+
+    def _write(self, level: int, message: str, args: tuple[object, ...]) -> None:
         if not self._enabled:
             return
-        record = logger.makeRecord(logger.name, logging.INFO, "(memscale)", 0, message, args, None)
-        if logger.isEnabledFor(logging.INFO):
+        record = logger.makeRecord(logger.name, level, "(memscale)", 0, message, args, None)
+        if logger.isEnabledFor(level):
             logger.handle(record)
         if self._file is not None:
             self._file.handle(record)

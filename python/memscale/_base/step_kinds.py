@@ -83,6 +83,38 @@ def fused_kind(name: str) -> str | None:
     return next((n for n, other in OPTIMIZERS.items() if other.fused and other.class_name == kind.class_name), None)
 
 
+def makes_state(name: str) -> bool:
+    """Does an optimizer of this name have tensors of state for each parameter?"""
+    kind = OPTIMIZERS.get(name)
+    return kind is not None and kind.n_moments != 0
+
+
+def optimizer_call(name: str) -> str:
+    """How an optimizer of this name is made."""
+    kind = OPTIMIZERS[name]
+    options = {key: value for key, value in kind.options.items() if key != "lr"}
+    options |= {"fused": True} if kind.fused else {}
+    arguments = ", ".join(["...", *(f"{key}={value}" for key, value in options.items())])
+    return f"torch.optim.{kind.class_name}({arguments})"
+
+
+def precision_call(name: str) -> str:
+    """How a step is made to compute in the precision of this name."""
+    precision = PRECISIONS[name]
+    return f"model.to(torch.{precision.dtype})" if precision.dtype else f"autocast to torch.{precision.autocast}"
+
+
+def name_of(optimizer: Any) -> str | None:
+    """The name of an optimizer that exists; None: it has none."""
+    kind = kind_of(optimizer)
+    if kind is None:
+        return None
+    is_fused = any(group.get("fused") for group in optimizer.param_groups)
+    names = [name for name, other in OPTIMIZERS.items() if other.class_name == kind.class_name]
+    exact = [name for name in names if OPTIMIZERS[name].options == kind.options]
+    return next((name for name in exact if OPTIMIZERS[name].fused == is_fused), exact[0])
+
+
 def kind_of(optimizer: Any) -> OptimizerKind | None:
     """The row of an optimizer that exists; None: it is not one of torch's, or has no row."""
     classes = {c.__name__ for c in type(optimizer).__mro__ if c.__module__.startswith("torch.optim")}

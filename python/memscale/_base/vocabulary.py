@@ -48,6 +48,7 @@ CATEGORY_NAMES = {identifier: name for _, name, identifier in _core.CATEGORIES}
 _CATEGORY = {identifier: number for number, _, identifier in _core.CATEGORIES}
 ACTIVATION, PARAMETER = _CATEGORY["activations"], _CATEGORY["parameters"]
 BUFFER, INPUT = _CATEGORY["buffers"], _CATEGORY["inputs"]
+GRADIENT, OPTIMIZER_STATE = _core.CATEGORY_GRADIENT, _core.CATEGORY_OPTIMIZER
 
 # Phases of a step: identifiers in the order of C, and their numbers.
 PHASES = tuple(identifier for _, _, identifier, _ in _core.PHASES)

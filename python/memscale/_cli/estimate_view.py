@@ -6,7 +6,8 @@ import dataclasses
 from typing import Any
 
 from .._core import Device
-from .._plan.advice import Alternative, is_pass
+from .._plan.advice import Alternative
+from .._plan.judges import is_pass
 from .._show.bars import part_lines
 from .._show.terminal import GREEN, MAX_COLUMNS, RED, columns, wrap_text, write
 from .._show.text import duration, peak_place, size
@@ -58,9 +59,11 @@ class Estimate:
             "budget_gb": self.options.budget,
             "fits": prediction.fits,
             "peak_bytes": prediction.peak_bytes,
+            "needed_bytes": prediction.needed_bytes,
             "low_bytes": prediction.low_bytes,
             "high_bytes": prediction.high_bytes,
             "usable_bytes": prediction.usable_bytes,
+            "margin_bytes": prediction.margin_bytes,
             "reserved_bytes": prediction.reserved_bytes,
             "first_peak_bytes": simulation.first_peak_bytes,
             "steady_peak_bytes": simulation.steady_peak_bytes,
@@ -128,13 +131,14 @@ def _verdict(estimate: Estimate) -> tuple[str, str]:
     prediction = estimate.prediction
     room = f"{size(prediction.usable_bytes)} {'of budget' if estimate.options.budget else 'that is usable'}"
     spare = prediction.usable_bytes - prediction.peak_bytes
+    margin = f"a margin of {size(prediction.margin_bytes)} has to stay free, since predictions may be wrong"
     if prediction.fits:
         barely = (
             "" if prediction.high_bytes <= prediction.usable_bytes else ", but barely: the error band goes beyond it"
         )
         return _FITS, f"{size(spare)} to spare of the {room}{barely}"
     if spare >= 0:
-        return _FITS_NOT, f"what is free of the {room} is too fragmented for torch's allocator"
+        return _FITS_NOT, f"only {size(spare)} is left of the {room}: {margin}"
     barely = ", but barely: the error band begins below it" if prediction.low_bytes <= prediction.usable_bytes else ""
     return _FITS_NOT, f"{size(-spare)} more than the {room}{barely}"
 

@@ -72,6 +72,7 @@ positive_int.__name__, positive_float.__name__ = "positive number", "positive nu
 def add_calibrate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", help="as torch names it, such as cuda:1 (default: the GPU, else cpu)")
     parser.add_argument("--output", metavar="FILE", help="the file (default: the one that plans use)")
+    parser.add_argument("--force", action="store_true", help="write the figures even if the machine was too busy")
 
 
 def add_estimate(parser: argparse.ArgumentParser) -> None:

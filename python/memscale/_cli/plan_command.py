@@ -16,18 +16,18 @@ from .._core import Device
 from .._plan.advice import COMMAND
 from .._plan.dry_run import make_plan
 from .._plan.request import Request
-from .._plan.steps import StepChange, Steps, is_whole
+from .._plan.steps import StepChange, Steps, change_text, is_whole
 from .._show.bars import part_lines
 from .._show.svg import pareto_svg
 from .._show.terminal import MAX_COLUMNS, RED, Progress, align, columns, wrap_text, write
-from .._show.text import duration, group_facts, peak_place, size, technique_text
+from .._show.text import describe, duration, group_facts, peak_place, size, technique_text
 from ..config import Config
 from ..errors import BudgetError
 from ..plans import ParetoPoint, Plan
 from ..profiles import Profile
 from .listings import show_list
 from .options import PlanOptions, read_options
-from .subjects import Report, Subject, find_device, find_subject, heading, quiet, trace
+from .subjects import Report, Subject, find_device, find_subject, heading, optimizer_name, quiet, trace
 
 _NOT_YET = "with techniques that this version cannot run yet: this is what the engine would decide"
 
@@ -95,9 +95,10 @@ def _plan(options: PlanOptions, config: Config, device: Device, subject: Subject
     first = subject.step(subject.batch)
 
     def traced(change: StepChange) -> Profile:
-        batch, half = change.batch, change.precision
-        progress(f"tracing {options.model}" + (f", batch {batch}" if batch else ", in 16 bits" if half else ""))
-        return trace(options, first if batch is None else subject.step(batch), half or precision)
+        batch = change.batch
+        progress(f"tracing {options.model}{change_text(change)}")
+        step = first if batch is None else subject.step(batch)
+        return trace(options, step, change.precision or precision, change.optimizer)
 
     batch = (subject.batch or 0) if subject.resizable else 0
     steps = Steps(traced, batch, can_be_half=is_whole(first.model, precision))
@@ -106,7 +107,8 @@ def _plan(options: PlanOptions, config: Config, device: Device, subject: Subject
     points: tuple[ParetoPoint, ...] = ()
     progress("planning")
     try:
-        plan = make_plan(steps, config, device, COMMAND, unrunnable=options.all)
+        names = {"precision": precision, "optimizer": optimizer_name(options, first)}
+        plan = make_plan(steps, config, device, COMMAND, unrunnable=options.all, **names)
         points = plan.pareto() if options.pareto else ()
     except BudgetError as refusal:
         error = refusal
@@ -149,7 +151,7 @@ def show(report: PlanReport, *, explain: bool = False) -> None:
 
 
 def _show_plan(report: PlanReport, plan: Plan, width: int) -> None:
-    wrap_text(plan.describe(), width)
+    wrap_text(describe(plan, COMMAND.budget), width)
     if not report.runs:
         wrap_text(_NOT_YET, width)
     write("")
@@ -170,6 +172,8 @@ def _show_plan(report: PlanReport, plan: Plan, width: int) -> None:
             write(line)
         write("")
         wrap_text(f"{size(peak)} {peak_place(plan.place)}", width, "peak", 6)
+        times = f"{duration(plan.step_seconds)}, {duration(plan.baseline_step_seconds)} without MemScale"
+        wrap_text(f"{times}, modelled from the device's rates", width, "step", 6)
 
 
 def _show_points(report: PlanReport) -> None:

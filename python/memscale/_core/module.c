@@ -199,6 +199,13 @@ PyDoc_STRVAR(next_batch_doc,
              "next_batch(*, fits, too_large, limit_bytes, n_tried)\n--\n\n"
              "The batch to try next, 0: none. fits: (batch, bytes) of the largest that is known to fit; "
              "too_large: of the smallest that does not.");
+PyDoc_STRVAR(next_changes_doc,
+             "next_changes(*, allowed, tried, fitting, limits, fixed)\n--\n\n"
+             "The set of changes (CHANGE_*) to try next, the cheapest first; 0: none. fitting: sets "
+             "that fit. limits: what may be needed, without and with the largest budget. fixed: bytes "
+             "of parameters, gradients and optimizer state.");
+PyDoc_STRVAR(budget_for_peak_doc, "budget_for_peak(n)\n--\n\n"
+                                  "The least budget, in round figures, for a step with this peak and its margin.");
 PyDoc_STRVAR(plan_from_json_doc, "plan_from_json(text)\n--\n\nA plan that was saved by Plan.to_json().");
 PyDoc_STRVAR(profile_from_traces_doc, "profile_from_traces(names, param_bytes, flags, plain, recomputed, shape)\n--\n\n"
                                       "A profile from the traces of a step; the second may be None.");
@@ -247,6 +254,8 @@ static PyMethodDef functions[] = {
      PyDoc_STR("format_place(phase, layer)\n--\n\nWhere in a step something happens: in backward of lm_head.")},
     {"fit_shapes", FAST(core_fit_shapes), METH_FASTCALL, fit_shapes_doc},
     {"next_batch", FAST(core_next_batch), METH_VARARGS | METH_KEYWORDS, next_batch_doc},
+    {"next_changes", FAST(core_next_changes), METH_VARARGS | METH_KEYWORDS, next_changes_doc},
+    {"budget_for_peak", core_budget_for_peak, METH_O, budget_for_peak_doc},
     {"run_in_children", FAST(core_run_in_children), METH_VARARGS | METH_KEYWORDS, run_in_children_doc},
     {"profile_fit", core_profile_fit, METH_O, profile_fit_doc},
     {NULL, NULL, 0, NULL},
@@ -280,6 +289,16 @@ static int add_constants(PyObject *module) {
         {"SIMULATE_FUSED", MS_SIMULATE_FUSED},
         {"SIMULATE_RESUMED", MS_SIMULATE_RESUMED},
         {"SIMULATE_KEEP_GRADIENTS", MS_SIMULATE_KEEP_GRADIENTS},
+        {"SIMULATE_GROWING", MS_SIMULATE_GROWING},
+        {"CATEGORY_GRADIENT", MS_CATEGORY_GRADIENT},
+        {"CATEGORY_OPTIMIZER", MS_CATEGORY_OPTIMIZER},
+        {"CHANGE_BUDGET", MS_CHANGE_BUDGET},
+        {"CHANGE_FUSED", MS_CHANGE_FUSED},
+        {"CHANGE_TECHNIQUE", MS_CHANGE_TECHNIQUE},
+        {"CHANGE_BATCH", MS_CHANGE_BATCH},
+        {"CHANGE_AUTOCAST", MS_CHANGE_AUTOCAST},
+        {"CHANGE_HALF", MS_CHANGE_HALF},
+        {"CHANGE_ADAFACTOR", MS_CHANGE_ADAFACTOR},
         {"RATES_MEASURED", MS_RATES_MEASURED},
     };
     for (size_t i = 0; i < sizeof constants / sizeof *constants; i++)

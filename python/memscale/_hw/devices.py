@@ -7,8 +7,10 @@ from torch import nn
 
 from .._core import Device, Rates
 from ..errors import MemScaleError
-from . import calibration
+from . import calibration, torch_allocator
 from .memory import host, main_device
+
+_STEP_BYTES = 256 << 20  # free memory varies: rounded down to this, as in settings.c, answers repeat
 
 
 def find(device: str | torch.device | None, model: nn.Module | None = None) -> Device:
@@ -55,7 +57,7 @@ def _this_cpu() -> Device:
 def _this_gpu(place: torch.device) -> Device:
     properties = torch.cuda.get_device_properties(place)
     free, _ = torch.cuda.mem_get_info(place)
-    usable = int(free) + int(torch.cuda.memory_reserved(place))
+    usable = (int(free) + int(torch.cuda.memory_reserved(place))) // _STEP_BYTES * _STEP_BYTES
     capability = 10 * properties.major + properties.minor
     rates = calibration.load(properties.name)
     if rates is None:
@@ -71,3 +73,17 @@ def _this_gpu(place: torch.device) -> Device:
         usable_bytes=usable,
         is_integrated=bool(properties.is_integrated),
     )
+
+
+def segments_of(device: Device) -> dict[str, bool]:
+    """What is known about segments of torch's allocator on a device, as ``_core.Request`` takes it.
+
+    They may be ``fixed``, so that they cannot be made to grow, or ``grown`` already. A device that is not here is taken
+    to be one where they can.
+    """
+    if device.kind != "cuda" or not torch.cuda.is_initialized():
+        return {}
+    place = torch.device("cuda", torch.cuda.current_device())
+    if torch.cuda.get_device_name(place) != device.name:
+        return {}
+    return {"fixed": not torch_allocator.can_grow(place), "grown": torch_allocator.is_growing() is True}

@@ -1,7 +1,7 @@
 """The plans of a wrapped model: from a static profile of its step, for batches of any size.
 
-Which plan an input gets is decided and remembered in C (``_core.ShapePlans``), which asks for a profile where it needs
-one more.
+Which plan an input gets is decided and remembered in C (``_core.ShapePlans``), which asks for profiles at other sizes
+where it needs them, and is told how much time was trained and how much of it analyses took.
 """
 
 from __future__ import annotations
@@ -12,17 +12,19 @@ from typing import Any
 from torch import nn
 
 from .. import _core
+from .._base.step_kinds import DEFAULT_OPTIMIZER, name_of
 from .._hw import devices
-from .._trace.profiling import Runs
-from .._trace.sample import Input, Sizes, resized, shape_of, sizes_of
-from .._trace.twin_optimizer import Optimizers
+from .._trace.profiling import Runs, trace_samples
+from .._trace.sample import Input, Sizes, at_sizes, resized, shape_of, sizes_of
+from .._trace.twin_optimizer import Optimizers, make_optimizer
 from ..config import Config
 from ..errors import BudgetError, MemScaleError
 from ..plans import Plan
 from ..profiles import Profile, profile_step
-from .advice import with_advice
+from .advice import CALL, Adviser, with_advice
+from .judges import PlanJudge
 from .request import Request
-from .steps import StepChange, Steps
+from .steps import AS_IT_IS, StepChange, Steps, autocast_now, is_whole
 
 
 def why_not_static(model: nn.Module, config: Config) -> str:
@@ -45,6 +47,8 @@ class StepProfiler:
         is_static: can its steps be analysed without running them?
         called: the module whose forward a step calls.
         seconds: that the last profile took.
+        n_analyses: for other sizes than those of the first one.
+        analysed_ns: that these took.
     """
 
     def __init__(self, model: nn.Module, config: Config, optimizers: Optimizers) -> None:
@@ -55,34 +59,64 @@ class StepProfiler:
         self.input: Input = (), {}
         self.is_static = True
         self.seconds = 0.0
+        self.n_analyses = 0
+        self.analysed_ns = 0
 
     def profile(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], *, shapes: bool = False, is_sample: bool = False
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        is_sample: bool = False,
+        change: StepChange = AS_IT_IS,
     ) -> Profile:
         """The step with these inputs. Raises MemScaleError or ValueError if it cannot be analysed."""
         start = time.monotonic()
+        other = change.optimizer
         runs = Runs.IN_CHILD if is_sample else Runs.NEVER
         profile = profile_step(
             self._model,
             args,
             kwargs,
-            self.optimizers,
+            self.optimizers if other is None else (make_optimizer(other, self._model),),
             self._config,
+            precision=change.precision,
             called=self.called,
-            shapes=shapes,
             runs=runs,
         )
         self.seconds = time.monotonic() - start
         return profile
 
-    def answer(self, all_shapes: bool) -> _core.Profile | None:
-        """Called by the engine while it plans: the step with the current input, or None if it cannot be analysed."""
+    @property
+    def is_whole(self) -> bool:
+        """Does the model have weights in 32 bits?"""
+        return is_whole(self._model, None)
+
+    @property
+    def optimizer_name(self) -> str | None:
+        """The name of the optimizer; None: it has none, or there are several."""
+        if len(self.optimizers) > 1:
+            return None
+        return name_of(self.optimizers[0]) if self.optimizers else DEFAULT_OPTIMIZER
+
+    def answer(self, lists: list[tuple[tuple[int, ...], ...]]) -> list[_core.Profile] | None:
+        """Called by the engine while it plans: the step with the current input resized to each of these lists of sizes,
+        or None if it cannot be analysed."""
         if not self.is_static:
             return None
+        start = time.monotonic_ns()
         try:
-            return self.profile(*self.input, shapes=all_shapes).core
+            samples = [at_sizes(*self.input, sizes) for sizes in lists]
+            place = devices.find(None, self._model)
+            profiles = trace_samples(self._model, samples, self.optimizers, place, called=self.called)
         except (MemScaleError, ValueError):
             return None
+        finally:
+            taken = time.monotonic_ns() - start
+            self.n_analyses += 1
+            self.analysed_ns += taken
+        self.seconds = taken / 1e9 / len(lists)
+        return profiles
 
 
 class Planner:
@@ -91,6 +125,8 @@ class Planner:
     Attributes:
         request: what the engine is asked for.
         profile: that plans are made from; None before a step was analysed or watched.
+        n_analyses: that were made for other sizes than those of the first step.
+        analysed_ns: how long these took.
     """
 
     def __init__(self, model: nn.Module, config: Config, optimizers: Optimizers) -> None:
@@ -98,11 +134,20 @@ class Planner:
         self.request = Request(config, devices.find(None, model))
         self.profile: Profile | None = None
         self._profiler = StepProfiler(model, config, optimizers)
-        self._core: _core.Profile | None = None  # the same, or one for all shapes
         self._excluded: set[str] = set()
         self._first_sizes: Sizes = ()
         self._first_shape = (0, 0)
         self._plans: dict[bool, _core.ShapePlans] = {}  # by whether gradients are held
+        self._learned: _core.ShapePlans | None = None  # what these share
+        self._start_ns = 0  # of the first step; 0: it has not begun
+
+    @property
+    def n_analyses(self) -> int:
+        return self._profiler.n_analyses
+
+    @property
+    def analysed_ns(self) -> int:
+        return self._profiler.analysed_ns
 
     @property
     def optimizers(self) -> Optimizers:
@@ -128,6 +173,7 @@ class Planner:
             NotAnalysedError: it cannot be analysed so; MemScaleError: the model does not run on the sample.
         """
         self._profiler.called = called
+        self._start_ns = self._start_ns or time.monotonic_ns()
         self.adopt(self._profiler.profile(args, kwargs, is_sample=is_sample), args, kwargs)
 
     def forget(self) -> None:
@@ -136,17 +182,50 @@ class Planner:
 
     def adopt(self, profile: Profile, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Plan from this profile of the step with these inputs."""
-        self.profile, self._core = profile, profile.core
+        self.profile = profile
+        self._start_ns = self._start_ns or time.monotonic_ns()
         self._profiler.is_static = profile.source == "static"
         self._first_sizes, self._first_shape = sizes_of(args, kwargs), shape_of(args, kwargs)
         self._plans.clear()
+        self._learned = None
+
+    def start_bytes(self) -> int:
+        """What the step's allocator reserves before the first step: parameters, buffers and inputs."""
+        assert self.profile is not None
+        record = self.profile.core.simulate(self.request.device, flags=_core.SIMULATE_ALLOCATOR)
+        return int(record["start_reserved_bytes"])
+
+    def occupy(self, n_bytes: int) -> None:
+        """Plan from now on with so much of the budget occupied by other things than the step."""
+        if n_bytes != self.request.core.occupied_bytes:
+            self.request = Request(self.config, self.request.device, occupied_bytes=n_bytes)
+            self._plans.clear()
+
+    def tighten(self, occupied_bytes: int) -> Plan:
+        """A plan for the first inputs with so much of the budget occupied. Raises BudgetError if there is none."""
+        before = self.request.core.occupied_bytes
+        self.occupy(occupied_bytes)
+        try:
+            return self.first()
+        except BudgetError:
+            self.occupy(before)
+            raise
+
+    def leanest(self) -> Plan:
+        """The plan for the first inputs that needs the least memory; plans from now on need no more."""
+        whole = self.request.core.budget_bytes
+        self.occupy(whole)
+        try:
+            return self.first()
+        except BudgetError as error:
+            smallest = error.smallest_peak_bytes or 0
+        self.occupy(max(0, whole - self.request.core.margin_bytes - smallest))
+        return self.first()
 
     def exclude(self, names: set[str]) -> None:
         """Keep these layers in all plans that are made from now on."""
         if names != self._excluded:
             self._excluded = set(names)
-            for plans in self._plans.values():
-                self._core = plans.profile()
             self._plans.clear()
 
     def at(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, held: bool = False) -> Plan:
@@ -166,8 +245,10 @@ class Planner:
                 raise self._advised(error, args, kwargs) from None
         self._profiler.input = args, kwargs
         try:
-            plan: Plan = self._plans[held].find(sizes_of(args, kwargs), shape_of(args, kwargs))
+            plan: Plan = self._plans[held].find(sizes_of(args, kwargs), shape_of(args, kwargs), self._times())
             return plan
+        except BudgetError as error:
+            raise self._advised(error, args, kwargs) from None
         finally:
             self._profiler.input = (), {}
 
@@ -178,14 +259,19 @@ class Planner:
         plan: Plan = self._plans[held].find(self._first_sizes, self._first_shape)
         return plan
 
+    def _times(self) -> tuple[int, int, int]:
+        """How long was trained, how much of it analyses took, and what another one takes: in nanoseconds."""
+        trained = max(time.monotonic_ns() - self._start_ns, 1)
+        return trained, self._profiler.analysed_ns, int(self._profiler.seconds * 1e9)
+
     def _first_plan(self, held: bool) -> _core.ShapePlans:
         """The plans by shape, with that for the inputs of the profile."""
         assert self.profile is not None
-        assert self._core is not None
-        core, fused = self._core, self.profile.fused
+        core, fused = self.profile.core, self.profile.fused
         may_change = bytes(unit.name not in self._excluded for unit in self.profile.units)
-        plan = self.request.create(core, may_change=may_change, fused=fused, held=held)
-        return _core.ShapePlans(
+        plain = self.profile.plain_core
+        plan = self.request.create(core, may_change=may_change, plain=plain, fused=fused, held=held)
+        plans = _core.ShapePlans(
             request=self.request.core,
             plan=plan.core,
             profile=core,
@@ -196,7 +282,10 @@ class Planner:
             may_change=may_change,
             fused=fused,
             held=held,
+            like=self._learned,
         )
+        self._learned = self._learned or plans
+        return plans
 
     def _advised(self, error: BudgetError, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BudgetError:
         """The same error, and what would fit."""
@@ -207,8 +296,17 @@ class Planner:
 
         def trace(change: StepChange) -> Profile:
             new = shape if change.batch is None else (change.batch, shape[1])
-            return self._profiler.profile(*resized((args, kwargs), shape, new))
+            return self._profiler.profile(*resized((args, kwargs), shape, new), change=change)
 
-        steps = Steps(trace, shape[0], profile=self.profile)
+        is_first = sizes_of(args, kwargs) == self._first_sizes
+        try:
+            steps = Steps(
+                trace, shape[0], can_be_half=self._profiler.is_whole, profile=self.profile if is_first else None
+            )
+        except (MemScaleError, ValueError):
+            return error
         steps.seconds = self._profiler.seconds
-        return with_advice(error, steps, self.config, self.request)
+        judge = PlanJudge(steps, self.config, self.request)
+        precision = autocast_now(self.request.device.kind)
+        adviser = Adviser(steps, judge, CALL, precision=precision, optimizer=self._profiler.optimizer_name)
+        return with_advice(error, adviser)

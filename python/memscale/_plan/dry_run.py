@@ -9,16 +9,19 @@ import torch
 from torch import nn
 
 from .._base.arguments import check_arguments, check_model, check_options
+from .._base.step_kinds import DEFAULT_OPTIMIZER, name_of
 from .._core import Device
 from .._hw import devices
 from .._trace.sample import resized, shape_of
+from .._trace.twin_optimizer import make_optimizer
 from ..config import Config
 from ..errors import BudgetError, MemScaleError
 from ..plans import Plan
 from ..profiles import Profile, profile_step
-from .advice import CALL, Phrasing, with_advice
+from .advice import CALL, Adviser, Phrasing, with_advice
+from .judges import PlanJudge
 from .request import Request
-from .steps import StepChange, Steps, is_whole
+from .steps import StepChange, Steps, autocast_now, is_whole
 
 
 def plan(
@@ -70,19 +73,31 @@ def plan(
         xs, named = (args, kwargs) if change.batch is None else resized((args, kwargs), shape, new)
         how = settings if change == StepChange() else only_static
         chosen = change.precision or precision
-        optimizers = () if optimizer is None else (optimizer,)
+        used = optimizer if change.optimizer is None else make_optimizer(change.optimizer, model)
+        optimizers = () if used is None else (used,)
         return profile_step(model, xs, named, optimizers, how, loss=loss, precision=chosen, device=device)
 
     steps = Steps(trace, shape[0], can_be_half=is_whole(model, precision))
-    return make_plan(steps, settings, where)
+    kind = DEFAULT_OPTIMIZER if optimizer is None else name_of(optimizer)
+    return make_plan(steps, settings, where, precision=precision or autocast_now(where.kind), optimizer=kind)
 
 
 def make_plan(
-    steps: Steps, config: Config, device: Device, phrasing: Phrasing = CALL, *, unrunnable: bool = False
+    steps: Steps,
+    config: Config,
+    device: Device,
+    phrasing: Phrasing = CALL,
+    *,
+    precision: str | None = None,
+    optimizer: str | None = None,
+    unrunnable: bool = False,
 ) -> Plan:
-    """The plan for these steps. Raises BudgetError, with advice, where there is none."""
+    """The plan for these steps, whose precision and optimizer have these names. Raises BudgetError, with advice, where
+    there is none."""
     request = Request(config, device, unrunnable=unrunnable)
     try:
         return request.create(steps.profile, steps.half(request))
     except BudgetError as error:
-        raise with_advice(error, steps, config, request, phrasing, unrunnable=unrunnable) from None
+        judge = PlanJudge(steps, config, request, unrunnable=unrunnable)
+        adviser = Adviser(steps, judge, phrasing, precision=precision, optimizer=optimizer)
+        raise with_advice(error, adviser) from None

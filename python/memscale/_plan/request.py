@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from .. import _core
 from .._base.step_kinds import pure_half
+from .._hw import devices
 from ..config import Config, engine_settings
 from ..plans import ParetoPoint, Plan
 from ..profiles import Profile
@@ -23,20 +25,38 @@ class Request:
         device: what the step runs on.
     """
 
-    def __init__(self, config: Config, device: _core.Device, *, unrunnable: bool = False) -> None:
-        """What these settings ask for; with ``unrunnable`` also what no executor of this version runs."""
+    def __init__(
+        self, config: Config, device: _core.Device, *, unrunnable: bool = False, occupied_bytes: int = 0
+    ) -> None:
+        """What these settings ask for.
+
+        Args:
+            config: the settings.
+            device: what the step runs on.
+            unrunnable: plan also with what no executor of this version runs.
+            occupied_bytes: what torch's allocator holds on the device besides the step.
+        """
         self.device = device
-        self.core = _core.Request(device=device, unrunnable=unrunnable, **engine_settings(config))
+        self.core = _core.Request(
+            device=device,
+            unrunnable=unrunnable,
+            occupied_bytes=occupied_bytes,
+            **engine_settings(config),
+            **devices.segments_of(device),
+        )
 
     @property
     def budget_bytes(self) -> int:
-        """What may be reserved on the device."""
+        """What may be reserved on the device, or should be, where no budget is set."""
         return self.core.budget_bytes
 
     @property
     def usable_bytes(self) -> int:
-        """The budget less the margin that stays free."""
-        return self.core.budget_bytes - self.core.margin_bytes
+        """What a plan may need: the budget, or the limit where that is an aim, less the margin and what is occupied."""
+        core = self.core
+        if core.limit_bytes > core.budget_bytes:
+            core = _core.Request(device=self.device, budget_bytes=core.limit_bytes)
+        return core.budget_bytes - core.margin_bytes - self.core.occupied_bytes
 
     @property
     def half(self) -> str | None:
@@ -56,6 +76,7 @@ class Request:
         half: AnyProfile | None = None,
         may_change: Iterable[object] | None = None,
         *,
+        plain: _core.Profile | None = None,
         fused: bool = False,
         held: bool = False,
     ) -> Plan:
@@ -65,14 +86,15 @@ class Request:
             profile: of the step.
             half: of the same step in 16 bits.
             may_change: for each unit of the profile, whether anything may be done to it; None: as in the profile.
+            plain: of the step when nothing is done to it, if it differs; a :class:`Profile` knows that itself.
             fused: the optimizer needs no temporaries; a :class:`Profile` knows that itself.
             held: gradients exist when the step begins, and stay.
 
         Raises:
             BudgetError: no plan fits the budget.
         """
-        step = StepArguments(profile, half if self.half else None, may_change, fused=fused)
-        core = self.core.plan(step.profile, half=step.half, may_change=step.may_change, fused=step.fused, held=held)
+        step = StepArguments(profile, half if self.half else None, may_change, plain=plain, fused=fused)
+        core = self.core.plan(step.profile, held=held, **step.named)
         return Plan(core, trade=lambda n_points: self._points(step, n_points))
 
     def pareto(
@@ -88,12 +110,12 @@ class Request:
     def find_budget(self, profile: AnyProfile, half: AnyProfile | None = None) -> int:
         """The least budget in bytes, in round figures, for which there is a plan; 0: the device has less."""
         step = StepArguments(profile, half if self.half else None, None)
-        return self.core.find_budget(step.profile, half=step.half, fused=step.fused)
+        return self.core.find_budget(step.profile, **step.named)
 
     def _points(self, step: StepArguments, n_points: int) -> tuple[ParetoPoint, ...]:
         if isinstance(n_points, bool) or not isinstance(n_points, int) or not 2 <= n_points <= _MAX_PARETO:
             raise ValueError(f"n_points={n_points!r} is not allowed; it must be a whole number from 2 to {_MAX_PARETO}")
-        rows = self.core.pareto(step.profile, n_points, half=step.half, may_change=step.may_change, fused=step.fused)
+        rows = self.core.pareto(step.profile, n_points, **step.named)
         return tuple(ParetoPoint.of_row(row) for row in rows)
 
 
@@ -106,12 +128,18 @@ class StepArguments:
         half: AnyProfile | None,
         may_change: Iterable[object] | None,
         *,
+        plain: _core.Profile | None = None,
         fused: bool = False,
     ) -> None:
         self.profile = _core_of(profile)
-        self.half = None if half is None else _core_of(half)
-        self.may_change = None if may_change is None else bytes(bool(may) for may in may_change)
-        self.fused = profile.fused if isinstance(profile, Profile) else fused
+        if isinstance(profile, Profile):
+            plain, fused = profile.plain_core, profile.fused
+        self.named: dict[str, Any] = {
+            "half": None if half is None else _core_of(half),
+            "plain": None if plain is self.profile else plain,
+            "may_change": None if may_change is None else bytes(bool(may) for may in may_change),
+            "fused": fused,
+        }
 
 
 def _core_of(profile: AnyProfile) -> _core.Profile:

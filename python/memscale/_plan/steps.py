@@ -24,12 +24,26 @@ class StepChange(NamedTuple):
     optimizer: str | None = None
 
 
+AS_IT_IS = StepChange()
 Trace = Callable[[StepChange], Profile]
+
+
+def change_text(change: StepChange) -> str:
+    """What is traced, for a line that shows progress: ", batch 4, pure-bf16"."""
+    facts = [change.precision, None if change.batch is None else f"batch {change.batch}", change.optimizer]
+    return "".join(f", {fact}" for fact in facts if fact)
 
 
 def is_whole(model: nn.Module, precision: str | None) -> bool:
     """Does the model have weights in 32 bits, which could be computed with in 16?"""
     return not (precision or "").startswith("pure") and any(p.dtype == torch.float32 for p in model.parameters())
+
+
+def autocast_now(kind: str) -> str | None:
+    """The precision of a step that begins now on a device of this kind: of the autocast that is on, or None."""
+    if not torch.is_autocast_enabled(kind):
+        return None
+    return "bf16" if torch.get_autocast_dtype(kind) == torch.bfloat16 else "fp16"
 
 
 class Steps:
@@ -38,21 +52,22 @@ class Steps:
     Attributes:
         profile: of the step that was asked for.
         batch: its batch; 0: it has none, or cannot have another.
+        can_be_half: could it run in 16 bits, and does it not yet?
         seconds: how long a trace takes; the first one includes imports.
     """
 
     def __init__(self, trace: Trace, batch: int, *, can_be_half: bool = False, profile: Profile | None = None) -> None:
         self._trace = trace
-        self._can_be_half = can_be_half
+        self.can_be_half = can_be_half
         self._profiles: dict[StepChange, Profile | None] = {}
         self.batch = batch
         self.seconds = math.inf
-        self.profile = profile or self._timed(StepChange())
-        self._profiles[StepChange()] = self.profile
+        self.profile = profile or self._timed(AS_IT_IS)
+        self._profiles[AS_IT_IS] = self.profile
 
     def half(self, request: Request, batch: int | None = None) -> Profile | None:
         """The step in 16 bits, if the request can use it; None if the model cannot be traced in 16 bits."""
-        if not self._can_be_half or request.half is None:
+        if not self.can_be_half or request.half is None:
             return None
         return self.variant(precision=request.half, batch=batch)
 

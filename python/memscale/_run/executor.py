@@ -31,9 +31,10 @@ from ..config import Config
 from ..errors import BudgetError, MemScaleError, MemScaleWarning
 from ..plans import Plan
 from ..profiles import Profile
+from .device_memory import DeviceMemory
 from .hooks import ForwardBegins, ForwardEnds, StepHook, UseCacheOff, active_hooks, may_hook, refuse_data_parallel
 from .recomputation import Unit
-from .torch_state import AllocatorCap, BackwardOnCallingThread, is_on_one_gpu
+from .torch_state import BackwardOnCallingThread, is_on_one_gpu
 from .watching import Watching
 
 
@@ -59,11 +60,11 @@ class Executor:
         self._units = [Unit(name, module, param_bytes(module)) for name, module, _ in found]
         self._trainable = [p for p in model.parameters() if p.requires_grad]
         self._device = main_device(model)
-        self._cap: AllocatorCap | None = None
         self._backward = BackwardOnCallingThread() if is_on_one_gpu(model) else None
         self._log: Log | None = None
         self._logged: set[str] = set()
         self._planner = Planner(model, config, () if optimizer is None else (optimizer,))
+        self._device_memory = DeviceMemory(self._device, config, self._planner, self._trainable, self._warn)
         self._step = StepModule(model)
         self._analysing = False  # while a step is analysed, units run as without MemScale
         self._is_given = False  # the plan is the user's
@@ -83,17 +84,16 @@ class Executor:
         self._log = Log(self.config)
         try:
             self._attach_modules()
-            self._log_hardware()
-            if self.config.memory_budget_gb is not None and self._device.type == "cuda":
-                self._cap = AllocatorCap(self._device, self._planner.request.budget_bytes)
+            self._log_start("" if sample or plan else self._when_planned())
+            self._device_memory.attach()
             self._is_given = plan is not None
             if plan is not None:
                 self._apply(plan)
                 self._info("plan: %s", plan.describe())
             elif sample is not None and self._analyse(step_module(self.model), *sample, is_sample=True):
                 self._replan(*sample, held=False)
-            else:
-                self._info("the plan is made when the first batch has been seen")
+            elif sample is not None:
+                self._log_once(self._when_planned())
         except BaseException:
             self._undo()
             raise
@@ -102,8 +102,9 @@ class Executor:
         """Attach again after a detach, with everything as it was."""
         self._log = Log(self.config)
         self._attach_modules()
-        if self.config.memory_budget_gb is not None and self._device.type == "cuda":
-            self._cap = AllocatorCap(self._device, self._planner.request.budget_bytes)
+        self._device_memory.attach()
+        if self.plan is not None:
+            self._apply(self.plan)
 
     def _check_profiling(self) -> None:
         """Where a step can be neither analysed nor watched, nothing can be planned."""
@@ -140,8 +141,7 @@ class Executor:
         self.attached = False
         self._watching.stop()
         self._stop_waiting_for_optimizer()
-        if self._cap is not None:
-            self._cap.release()
+        self._device_memory.release()
         if self._backward is not None:
             self._backward.release()
         self._attachment.undo()
@@ -152,6 +152,7 @@ class Executor:
 
     def _apply(self, plan: Plan) -> None:
         self.plan = plan
+        self._device_memory.use(plan)
         actions = {entry.name: ACTIONS[entry.action].identifier for entry in plan.entries}
         for unit in self._units:
             unit.handler = HANDLERS[actions[unit.name]] if unit.excluded is None else None
@@ -176,6 +177,7 @@ class Executor:
         finally:
             self._analysing = False
         self._planned_for = None
+        self._device_memory.see_occupied()
         self._wait_for_optimizer()
         return True
 
@@ -191,10 +193,12 @@ class Executor:
         first, self._planned_for = self._planned_for is None, (sizes, held)
         if plan is self.plan:
             return
+        is_known = self.plan is not None
         self._apply(plan)
-        if first:
-            self._info("plan: %s", plan.describe())
-        else:
+        if first and f"plan: {plan.describe()}" not in self._logged:
+            names = ", ".join(type(optimizer).__name__ for optimizer in self._planner.optimizers)
+            self._log_once(f"plan{f' with {names}' if is_known and names else ''}: {plan.describe()}")
+        elif not first:
             shape = " x ".join(str(n) for n in sizes[0]) if sizes else "no tensor"
             self._log_once(f"for batches like {shape}{', with gradients held' if held else ''}: {plan.describe()}")
 
@@ -225,8 +229,9 @@ class Executor:
 
     def _watch(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Run this step with every unit recomputed, and trace it meanwhile."""
-        self._log_once(f"the step is watched while it runs, with every layer recomputed: {self._why_watched}")
+        self._log_once(self._when_planned())
         self._watching.begin(args, kwargs)
+        self._device_memory.grow()
         handler = HANDLERS["recompute"] if self.config.enable_checkpointing else None
         for unit in self._units:
             unit.handler = handler if unit.excluded is None else None
@@ -240,6 +245,7 @@ class Executor:
             device, fused = self._planner.request.device, is_fused(seen.optimizers)
             profile = Profile(seen.core, seen.core, device, fused=fused, why_empirical=self._why_watched)
             self._planner.adopt(profile, *seen.input)
+            self._device_memory.see_occupied()
             self._planned_for = None
 
     # The forward of the model
@@ -260,6 +266,8 @@ class Executor:
             self._backward.take()
         if self._is_given or not may_hook():
             return
+        if self._device_memory.begin_step(self.plan):
+            self._planned_for = None
         held = any(p.grad is not None for p in self._trainable)
         if self._watching.is_active:
             self._watching.continue_with_forward(held=held)
@@ -278,6 +286,8 @@ class Executor:
 
     def end_forward(self, module: nn.Module, *, has_output: bool) -> None:
         """It ends, with an output or an exception."""
+        if not has_output:
+            self._device_memory.see_error()
         if not self._analysing and self._step.ends(module):
             self._watching.end_forward(has_output=has_output)
 
@@ -368,6 +378,10 @@ class Executor:
             "use_cache is off in training forwards while layers are recomputed; evaluation and generation keep it"
         )
 
+    def _warn(self, text: str) -> None:
+        if self._log is not None:
+            self._log.warning("%s", text)
+
     def _log_once(self, text: str) -> None:
         if text not in self._logged:
             self._logged.add(text)
@@ -377,14 +391,27 @@ class Executor:
         if self._log is not None:
             self._log.info(message, *args)
 
-    def _log_hardware(self) -> None:
-        record = host()
+    def _when_planned(self) -> str:
+        if not self._why_watched:
+            return "the plan is made in the first training forward"
+        how = "which is watched while it runs, with every layer recomputed"
+        return f"the plan is made after the first step, {how}: {self._why_watched}"
+
+    def _log_start(self, when: str) -> None:
+        """Two lines: the hardware; the model and its budget, and when it is planned."""
+        record, request, where = host(), self._planner.request, ""
         usable, total = size(record["memory_limit_bytes"]), size(record["memory_total_bytes"])
-        self._info("host: %s usable of %s, %d cores", usable, total, record["n_cores"])
         if self._device.type == "cuda":
             properties = torch.cuda.get_device_properties(self._device)
-            self._info("device: %s, %s", properties.name, size(properties.total_memory))
-        self._info("model: %s, %d layers, on %s", type(self.model).__name__, len(self._units), self._device)
+            memory = f"{size(request.device.usable_bytes)} usable of {size(properties.total_memory)}"
+            where = f"device: {properties.name}, {memory}; "
+        self._info("%shost: %s usable of %s, %d cores", where, usable, total, record["n_cores"])
+        budget = f"budget {size(request.budget_bytes)}"
+        if self.config.memory_budget_gb is None:
+            budget += f", {self.config.target_gpu_utilization * 100:g} % of what is usable"
+        model = f"{type(self.model).__name__}, {len(self._units)} layers, on {self._device}"
+        self._info("model: %s; %s%s", model, budget, f"; {when}" if when else "")
+        self._logged.add(when)
 
     def __deepcopy__(self, memo: Any) -> None:
         """A copy of a wrapped model is a plain one."""

@@ -1,56 +1,70 @@
-"""Settings of torch that an attachment changes, and puts back: the cap on its allocator, the thread of its backward."""
+"""Settings of torch that an attachment changes, and puts back: its allocator's, and the thread of its backward."""
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import weakref
 
 import torch
 from torch import nn
 
+from .._hw import torch_allocator
 
-def has_expandable_segments() -> bool | None:
-    """May segments of torch's allocator grow, or None if that cannot be known or changed."""
-    if torch.cuda.get_allocator_backend() != "native":
-        return None
-    try:
-        return bool(torch.cuda.memory._snapshot()["allocator_settings"]["expandable_segments"])
-    except (KeyError, RuntimeError, TypeError):
-        return None
+_caps_lock = threading.RLock()  # a holder may die while another is made
 
 
-def _set_expandable_segments(wanted: bool) -> None:
-    """Where this version of torch can change it at run time, and the platform has such segments."""
-    names = ("_accelerator_setAllocatorSettings", "_cuda_cudaCachingAllocator_set_allocator_settings")
-    change = next((getattr(torch._C, name) for name in names if hasattr(torch._C, name)), None)
-    if change is not None:
-        with contextlib.suppress(RuntimeError):
-            change(f"expandable_segments:{wanted}")
-
-
-class _ExpandableSegments:
-    """Segments that grow, while any device is capped: free memory is then never too fragmented to be used, and what is
-    reserved stays close to what is allocated. Afterwards the setting is as it was before."""
+class _Growth:
+    """Segments that grow, while anybody needs them: free memory is then never too fragmented to be used, and what is
+    reserved stays close to what is allocated. Afterwards all settings are as they were before."""
 
     def __init__(self) -> None:
-        self._before: bool | None = None
-        self._n = 0
+        self._before: torch_allocator.Settings | None = None
+        self._holders: set[object] = set()
 
-    def begin(self) -> None:
-        self._n += 1
-        if self._n == 1:
-            self._before = has_expandable_segments()
-            if self._before is False:
-                _set_expandable_segments(True)
+    def begin(self, holder: object) -> bool:
+        """Do segments grow now?"""
+        if not self._holders:
+            self._before = torch_allocator.read_settings()
+        if self._before is None:
+            return False
+        if not self._holders and not self._before.get("expandable_segments"):
+            torch.cuda.empty_cache()  # what is cached in segments of fixed size could not be used for larger requests
+            if not torch_allocator.write_growing(self._before, True):
+                torch_allocator.stop_growing(self._before)
+                return False
+        self._holders.add(holder)
+        return True
 
-    def end(self) -> None:
-        self._n -= 1
-        if self._n == 0 and self._before is False:
-            _set_expandable_segments(False)
+    def end(self, holder: object) -> None:
+        if holder not in self._holders:
+            return
+        self._holders.remove(holder)
+        if not self._holders and self._before is not None and not self._before.get("expandable_segments"):
+            torch_allocator.stop_growing(self._before)
 
 
-_expandable_segments = _ExpandableSegments()
+_growth = _Growth()
+
+
+class GrowingSegments:
+    """Lets segments of torch's allocator grow, until it is released. Several may be in force at once.
+
+    Attributes:
+        works: do they grow? Not where torch or the platform cannot.
+        release: does nothing a second time, and happens by itself when this dies.
+    """
+
+    def __init__(self) -> None:
+        holder = object()
+        with _caps_lock:
+            self.works = _growth.begin(holder)
+        self.release = weakref.finalize(self, _end_growth, holder)
+        self.release.atexit = False
+
+
+def _end_growth(holder: object) -> None:
+    with _caps_lock:
+        _growth.end(holder)
 
 
 class _DeviceCaps:
@@ -64,7 +78,7 @@ class _DeviceCaps:
 
     def apply(self) -> None:
         fraction = min([self.before, *(cap / self.total_bytes for cap in self.caps.values())])
-        if self.caps and int(torch.cuda.memory_reserved(self.device)) > min(self.caps.values()):
+        if self.caps:
             torch.cuda.empty_cache()  # unused memory in the cache would count
         torch.cuda.set_per_process_memory_fraction(fraction, self.device)
 
@@ -80,7 +94,6 @@ def _index(device: torch.device) -> int:
 
 
 _device_caps: dict[int, _DeviceCaps] = {}
-_caps_lock = threading.RLock()  # a cap may die while another is made
 
 
 class AllocatorCap:
@@ -96,7 +109,6 @@ class AllocatorCap:
             caps = _device_caps.setdefault(index, _DeviceCaps(torch.device("cuda", index)))
             caps.caps[holder] = min(n_bytes, caps.total_bytes)
             caps.apply()
-            _expandable_segments.begin()
         self.release = weakref.finalize(self, _release_cap, index, holder)
         self.release.atexit = False
 
@@ -106,7 +118,6 @@ def _release_cap(index: int, holder: object) -> None:
         caps = _device_caps[index]
         del caps.caps[holder]
         caps.apply()
-        _expandable_segments.end()
         if not caps.caps:
             del _device_caps[index]
 

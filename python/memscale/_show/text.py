@@ -122,6 +122,14 @@ def facts(plan: Plan) -> list[tuple[str, str]]:
         ("peak", f"{size(plan.predicted_peak_bytes)}, without MemScale {size(plan.baseline_peak_bytes)}"),
         ("budget", f"{size(plan.budget_bytes)}, of which {size(plan.margin_bytes)} is kept as a margin"),
     ]
+    if plan.needed_bytes != plan.predicted_peak_bytes:
+        rows.append(("needed", f"{size(plan.needed_bytes)}, with what torch's allocator cannot use"))
+    if plan.occupied_bytes:
+        rows.append(("occupied", f"{size(plan.occupied_bytes)} of the budget, by other tensors"))
+    if plan.aim_bytes:
+        rows.append(("aim", f"{size(plan.aim_bytes)}, which no plan fits"))
+    if plan.full_speed_bytes:
+        rows.append(("full speed", f"with a budget of {size(plan.full_speed_bytes)}: the step fits as it is"))
     if plan.host_limit_bytes:
         rows.append(("host memory", f"{size(plan.host_bytes)} of {size(plan.host_limit_bytes)}"))
     times = f"{duration(plan.step_seconds)}, without MemScale {duration(plan.baseline_step_seconds)}"
@@ -142,22 +150,37 @@ def facts(plan: Plan) -> list[tuple[str, str]]:
     return rows
 
 
-def describe(plan: Plan) -> str:
-    """What a plan does, in one sentence."""
+def span(before: int, after: int) -> str:
+    """Two sizes, the unit once where it is the same: 10.6 -> 7.17 GB."""
+    first, last = size(before), size(after)
+    return f"{first.removesuffix(last[last.index(' ') :])} -> {last}"
+
+
+def describe(plan: Plan, budget: str = "memory_budget_gb={:g}") -> str:
+    """What a plan does, in one sentence; ``budget`` is how a budget is set."""
     n = len(plan.entries)
-    budget = f"budget {size(plan.budget_bytes)}"
     if plan.skipped:
-        return f"nothing to do: a peak of {size(plan.baseline_peak_bytes)} is under a quarter of the {budget}"
-    figures = [f"peak {size(plan.baseline_peak_bytes)} -> {size(plan.predicted_peak_bytes)} predicted", budget]
-    if plan.host_bytes:
-        figures.append(f"{size(plan.host_bytes)} of host memory")
+        part = f"under a quarter of the budget of {size(plan.budget_bytes)}"
+        return f"nothing to do: the peak is {size(plan.baseline_peak_bytes)}, {part}"
     changes = _changes(plan)
+    figures = [f"peak {size(plan.predicted_peak_bytes)}"]
     if changes:
-        figures.append(
-            f"step {duration(plan.baseline_step_seconds)} -> {duration(plan.step_seconds)} "
-            f"({plan.predicted_slowdown:+.0%}) predicted"
-        )
-    return f"{changes or f'keep all {n} layers'}: {', '.join(figures)}"
+        figures = [f"peak {span(plan.baseline_peak_bytes, plan.predicted_peak_bytes)}"]
+        figures += [f"{size(plan.host_bytes)} of host memory"] if plan.host_bytes else []
+        figures += [f"step {plan.predicted_slowdown * 100:+.0f} %"]
+    return f"{changes or f'keep all {n} layers'}: {', '.join(figures)} ({_room(plan, budget)})"
+
+
+def _room(plan: Plan, budget: str) -> str:
+    """What a plan was given, and how to have more speed."""
+    facts = []
+    if plan.aim_bytes:
+        facts.append(f"no plan fits the aim of {size(plan.aim_bytes)}, this one the usable {size(plan.budget_bytes)}")
+    if plan.full_speed_bytes:
+        facts.append(f"fits as it is; {budget.format(plan.full_speed_bytes / 1e9)} keeps full speed")
+    if plan.is_cramped:
+        facts.append("torch's allocator has to return memory in every step")
+    return "; ".join(facts) or f"budget {size(plan.budget_bytes)}"
 
 
 def _changes(plan: Plan) -> str:

@@ -16,6 +16,7 @@ from .._base.attachment import HANDLE, touched_modules
 from .._base.log import logger
 from .._base.step_kinds import PRECISIONS
 from .._core import Device
+from .._hw.memory import host
 from ..config import Config
 from ..errors import MemScaleError
 from .child import ChildError, ConfinedError, ForeignError, run_in_children
@@ -99,6 +100,32 @@ def trace_step(
     return TracedStep(*_fit(pairs, *shape_of(args, kwargs)), why)
 
 
+def trace_samples(
+    model: nn.Module,
+    samples: list[Input],
+    optimizers: tuple[torch.optim.Optimizer, ...],
+    device: Device,
+    *,
+    called: nn.Module | None = None,
+) -> list[_core.Profile]:
+    """Trace the step with each of these inputs without running it, as many at the same time as there are cores.
+
+    Raises:
+        NotAnalysedError: it cannot be analysed statically.
+    """
+    autocast, _ = _types_of(None, device)
+    figures = (device.name, device.usable_bytes, device.n_multiprocessors)
+    tracer = Tracer(model, Target(device.kind, device.capability, autocast, None, *figures), called)
+    tracer.know_values(samples)
+    work = _Work(tracer, (loss_of, maker_of(optimizers, device.kind == "cuda")), evaluation=False)
+    try:
+        steps = work.run_together(samples)
+    except (ChildError, UnknownValueError, ForeignError) as error:
+        raise NotAnalysedError(str(error)) from error
+    place = gpu_of(device, model)
+    return [_profiles_of(tracer, traces, shape_of(*sample), place)[0] for sample, traces in zip(samples, steps)]
+
+
 def _run_for_real(work: _Work, sample: Input, *, here: bool) -> _Traces:
     """A real step: in children, unless the model is on a GPU, which no child can use, or there are none."""
     try:
@@ -166,6 +193,24 @@ class _Work(NamedTuple):
             [(recomputed, _)] = run_in_children(works[1], is_real=is_real)
         assert plain is not None
         return plain, recomputed, cached[0][0] if cached else None
+
+    def run_together(self, samples: list[Input]) -> list[_Traces]:
+        """Static traces of several samples, plain and recomputed, each in a child of its own."""
+        n_at_once = max(int(host()["n_cores"]) // 2, 1)
+        steps: list[_Traces] = []
+        for first in range(0, len(samples), n_at_once):
+            traces = [functools.partial(self._trace, "static", sample) for sample in samples[first : first + n_at_once]]
+            recomputing = [functools.partial(trace, recompute=True) for trace in traces]
+            answers: list[_Found] = run_in_children(*traces, *recomputing)
+            plain, recomputed = answers[: len(traces)], answers[len(traces) :]
+            found = {unit for _, units in plain for unit in units} - self.tracer.not_recomputable
+            if found:  # units that change their inputs: the plain trace can tell
+                self.tracer.not_recomputable.update(found)
+                recomputed = run_in_children(*recomputing)
+            for (one, _), (other, _) in zip(plain, recomputed):
+                assert one is not None
+                steps.append((one, other, None))
+        return steps
 
     def run_here(self, sample: Input) -> _Traces:
         """The same in this process, one after the other, on real data."""

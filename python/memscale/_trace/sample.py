@@ -1,7 +1,9 @@
-"""Inputs of a model: their batch and length, and the same inputs at other sizes."""
+"""Inputs of a model: their sizes, and the same inputs at other sizes."""
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 from typing import Any
 
 import torch
@@ -34,6 +36,60 @@ def at_shapes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[Any, 
     if known[0] <= 0:
         raise MemScaleError("shapes=True needs an input whose first dimension is the batch")
     return [resized((args, kwargs), known, new) for new in _core.fit_shapes(*known)]
+
+
+def at_sizes(args: tuple[Any, ...], kwargs: dict[str, Any], sizes: tuple[tuple[int, ...], ...]) -> Input:
+    """The input with its tensors at these sizes, in the order of :func:`sizes_of`.
+
+    What has no values that a step could depend on is on the meta device. Indices follow what they point to: where the
+    largest one is the last of a dimension that is resized (the nodes of a graph), they are spread over its new size.
+
+    Raises:
+        MemScaleError: a tensor of the input cannot be resized so.
+    """
+    tensors = _core.tensors_in((args, kwargs))
+    resized_dims = {old: new for t, size in zip(tensors, sizes) for old, new in zip(t.shape, size) if old != new}
+    copies = {id(t): _at_size(t, size, resized_dims) for t, size in zip(tensors, sizes)}
+    new_args, new_kwargs = _replaced((args, kwargs), copies)
+    if sizes_of(new_args, new_kwargs) != tuple(torch.Size(size) for size in sizes):
+        raise MemScaleError("an input of the model has tensors that cannot be resized")
+    return new_args, new_kwargs
+
+
+def _at_size(tensor: torch.Tensor, size: tuple[int, ...], resized_dims: dict[int, int]) -> torch.Tensor:
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.is_meta:
+        if tuple(tensor.shape) == size:
+            return tensor
+        is_last = tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
+        memory_format = torch.channels_last if is_last else torch.contiguous_format
+        like = torch.empty(size, dtype=tensor.dtype, device="meta", memory_format=memory_format)
+        return like.requires_grad_(tensor.requires_grad)
+    n_pointed = int(tensor.max()) + 1 if tensor.numel() > 0 and tensor.dtype != torch.bool else 0
+    for dim, new in enumerate(size):
+        if tensor.shape[dim] != new and tensor.shape[dim] > 0:
+            index = torch.arange(new, device=tensor.device).remainder(tensor.shape[dim])
+            tensor = tensor.index_select(dim, index)
+    if n_pointed > 1 and n_pointed in resized_dims:
+        new = resized_dims[n_pointed]
+        tensor = torch.div((tensor + 1) * new - 1, n_pointed, rounding_mode="floor").clamp(0, new - 1).to(tensor.dtype)
+    return tensor
+
+
+def _replaced(value: Any, copies: dict[int, torch.Tensor]) -> Any:
+    """The same structure with other tensors."""
+    if isinstance(value, torch.Tensor):
+        return copies.get(id(value), value)
+    if isinstance(value, dict):
+        return {key: _replaced(v, copies) for key, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        items = [_replaced(v, copies) for v in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        other = copy.copy(value)
+        for field in dataclasses.fields(value):
+            object.__setattr__(other, field.name, _replaced(getattr(value, field.name), copies))
+        return other
+    return value
 
 
 def resized(value: Any, old: Shape, new: Shape, copies: dict[int, torch.Tensor] | None = None) -> Any:

@@ -19,14 +19,38 @@ static const ms_rates sample = {.struct_bytes = sizeof(ms_rates),
                                 .both_mb_per_s = 45000,
                                 .pinning_mb_per_s = 1900,
                                 .launch_ns = 2300,
-                                .dispatch_ns = 5400};
+                                .dispatch_ns = 5400,
+                                .product_ns = 21000,
+                                .view_ns = 1900,
+                                .backward_ns = 5100,
+                                .backward_product_ns = 9900,
+                                .backward_view_ns = 800,
+                                .list_tensor_ns = 7700,
+                                .parameter_ns = 2400,
+                                .saved_tensor_ns = 3300,
+                                .recomputation_ns = 61000,
+                                .random_mb_per_s = 610,
+                                .fresh_mb_per_s = 2750};
 
-static const char sample_text[] = "{\n  \"memscale_rates\": 1,\n  \"source\": 1,\n  \"capability\": 86,\n"
+static const char sample_text[] = "{\n  \"memscale_rates\": 2,\n  \"source\": 1,\n  \"capability\": 86,\n"
                                   "  \"memory_bytes\": 25291653120,\n  \"fp32_gflops\": 25000,\n"
                                   "  \"tf32_gflops\": 33000,\n  \"fp16_gflops\": 66000,\n  \"bf16_gflops\": 65000,\n"
                                   "  \"memory_mb_per_s\": 850000,\n  \"to_device_mb_per_s\": 25100,\n"
                                   "  \"from_device_mb_per_s\": 26000,\n  \"both_mb_per_s\": 45000,\n"
-                                  "  \"pinning_mb_per_s\": 1900,\n  \"launch_ns\": 2300,\n  \"dispatch_ns\": 5400\n}\n";
+                                  "  \"pinning_mb_per_s\": 1900,\n  \"launch_ns\": 2300,\n  \"dispatch_ns\": 5400,\n"
+                                  "  \"product_ns\": 21000,\n  \"view_ns\": 1900,\n  \"backward_ns\": 5100,\n"
+                                  "  \"backward_product_ns\": 9900,\n  \"backward_view_ns\": 800,\n"
+                                  "  \"list_tensor_ns\": 7700,\n  \"parameter_ns\": 2400,\n"
+                                  "  \"saved_tensor_ns\": 3300,\n  \"recomputation_ns\": 61000,\n"
+                                  "  \"random_mb_per_s\": 610,\n  \"fresh_mb_per_s\": 2750\n}\n";
+
+/* As version 1 wrote it: the last eleven fields did not exist. */
+static const char old_text[] =
+    "{\"memscale_rates\": 1, \"source\": 1, \"capability\": 86, \"memory_bytes\": 25291653120,"
+    "\"fp32_gflops\": 25000, \"tf32_gflops\": 33000, \"fp16_gflops\": 66000,"
+    "\"bf16_gflops\": 65000, \"memory_mb_per_s\": 850000, \"to_device_mb_per_s\": 25100,"
+    "\"from_device_mb_per_s\": 26000, \"both_mb_per_s\": 45000,"
+    "\"pinning_mb_per_s\": 1900, \"launch_ns\": 2300, \"dispatch_ns\": 5400}";
 
 /* Every number of the structure after its size, in the order of the header. */
 #define N_NUMBERS ((sizeof(ms_rates) - offsetof(ms_rates, source)) / sizeof(int64_t))
@@ -86,17 +110,20 @@ TEST(shares_of_the_peak) {
     ms_rates rates = {.struct_bytes = sizeof rates};
     CHECK_STATUS(ms_gpu_model_find("a100-80gb", &model), MS_OK);
     CHECK_STATUS(ms_rates_from_model(&model, &rates), MS_OK);
-    CHECK_EQ_INT(rates.fp32_gflops, 13650);
-    CHECK_EQ_INT(rates.tf32_gflops, 109200);
-    CHECK_EQ_INT(rates.fp16_gflops, 218400);
-    CHECK_EQ_INT(rates.bf16_gflops, 218400);
-    CHECK_EQ_INT(rates.memory_mb_per_s, 1733150);
+    CHECK_EQ_INT(rates.fp32_gflops, 12675);
+    CHECK_EQ_INT(rates.tf32_gflops, 101400);
+    CHECK_EQ_INT(rates.fp16_gflops, 202800);
+    CHECK_EQ_INT(rates.bf16_gflops, 202800);
+    CHECK_EQ_INT(rates.memory_mb_per_s, 1325350);
     CHECK_EQ_INT(rates.to_device_mb_per_s, 25000);
     CHECK_EQ_INT(rates.from_device_mb_per_s, 25000);
     CHECK_EQ_INT(rates.both_mb_per_s, 45000);
     CHECK_EQ_INT(rates.pinning_mb_per_s, 1600);
     CHECK_EQ_INT(rates.launch_ns, 3000);
-    CHECK_EQ_INT(rates.dispatch_ns, 6000);
+    CHECK_EQ_INT(rates.dispatch_ns, 19000);
+    CHECK(rates.product_ns > rates.dispatch_ns && rates.view_ns < rates.dispatch_ns);
+    CHECK(rates.backward_ns < rates.dispatch_ns && rates.saved_tensor_ns > 0 && rates.recomputation_ns > 0);
+    CHECK(rates.random_mb_per_s == 0 && rates.fresh_mb_per_s == 0);
 }
 
 TEST(models_that_make_no_sense) {
@@ -123,7 +150,7 @@ TEST(unknown_and_missing_fields) {
     check_refused(with("\"source\": 1", "\"source\": 1, \"colour\": 3"), MS_E_PARSE);
     CHECK(strstr(ms_error_message(), "colour") != NULL);
     check_refused(with("\"source\": 1", "\"source\": 1, \"source\": 1"), MS_E_PARSE);
-    check_refused(with(",\n  \"dispatch_ns\": 5400", ""), MS_E_PARSE);
+    check_refused(with(",\n  \"fresh_mb_per_s\": 2750", ""), MS_E_PARSE);
     char line[64];
     for (const char *at = strstr(sample_text, "\n  \"source"); strstr(at, ",\n") != NULL; at = strchr(at + 1, '\n')) {
         (void)snprintf(line, sizeof line, "%.*s", (int)(strchr(at, ',') + 1 - at), at);
@@ -156,15 +183,25 @@ TEST(values_out_of_range) {
 }
 
 TEST(versions) {
-    check_refused(with("\"memscale_rates\": 1", "\"memscale_rates\": 2"), MS_E_VERSION);
-    CHECK(strstr(ms_error_message(), "memscale_rates has version 2") != NULL);
-    check_refused(with("\"memscale_rates\": 1", "\"memscale_rates\": 0"), MS_E_PARSE);
-    check_refused("{\"memscale_rates\": 2, \"fields of the future\": []}", MS_E_VERSION);
+    check_refused(with("\"memscale_rates\": 2", "\"memscale_rates\": 3"), MS_E_VERSION);
+    CHECK(strstr(ms_error_message(), "memscale_rates has version 3") != NULL);
+    check_refused(with("\"memscale_rates\": 2", "\"memscale_rates\": 0"), MS_E_PARSE);
+    check_refused("{\"memscale_rates\": 3, \"fields of the future\": []}", MS_E_VERSION);
     check_refused("{\"memscale_hw\": 1}", MS_E_PARSE);
 }
 
+/* What version 1 did not have is 0, which means what libraries did then. */
+TEST(the_first_version) {
+    ms_rates rates, wanted = sample;
+    memset(&wanted.product_ns, 0, sizeof wanted - offsetof(ms_rates, product_ns));
+    CHECK_STATUS(from_text(old_text, &rates), MS_OK);
+    CHECK(memcmp(&rates, &wanted, sizeof rates) == 0);
+    check_refused(with("\"memscale_rates\": 2", "\"memscale_rates\": 1"), MS_E_PARSE);
+}
+
 TEST(what_is_no_record) {
-    static const char *const texts[] = {"", "null", "[]", "{}", "1", "\"memscale_rates\"", "{\"memscale_rates\": 1}"};
+    static const char *const texts[] = {
+        "", "null", "[]", "{}", "1", "\"memscale_rates\"", "{\"memscale_rates\": 1}", "{\"memscale_rates\": 2}"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) check_refused(texts[i], MS_E_PARSE);
     size_t n = strlen(sample_text) - 1; /* without the newline after the bracket */
     for (size_t cut = 0; cut < n; cut++) {
@@ -186,12 +223,18 @@ TEST(types_of_a_capability) {
 }
 
 TEST(guesses) {
+#define HOST_NS 7500, 35000, 2200, 6000, 10000, 1400, 1300, 5600, 7500, 105000
+#define GPU_HOST_NS 19000, 76000, 4500, 17000, 28000, 9500, 1100, 10000, 15000, 210000
     static const ms_rates wanted[] = {
-        {sizeof(ms_rates), 0, 0, 64000000000, 100, 0, 0, 0, 20000, 0, 0, 0, 0, 0, 6000},
-        {sizeof(ms_rates), 0, 61, 8000000000, 4000, 0, 0, 0, 200000, 12000, 12000, 24000, 0, 3000, 6000},
-        {sizeof(ms_rates), 0, 75, 16000000000, 8000, 0, 32000, 0, 400000, 12000, 12000, 24000, 0, 3000, 6000},
-        {sizeof(ms_rates), 0, 103, 180000000000, 29600, 0, 118400, 118400, 1480000, 12000, 12000, 24000, 0, 3000, 6000},
+        {sizeof(ms_rates), 0, 0, 64000000000, 100, 0, 0, 0, 20000, 0, 0, 0, 0, 0, HOST_NS, 600, 2700},
+        {sizeof(ms_rates), 0, 61, 8000000000, 4000, 0, 0, 0, 200000, 12000, 12000, 24000, 0, 3000, GPU_HOST_NS, 0, 0},
+        {sizeof(ms_rates), 0, 75, 16000000000, 8000, 0, 32000, 0, 400000, 12000, 12000, 24000, 0, 3000, GPU_HOST_NS, 0,
+         0},
+        {sizeof(ms_rates), 0, 103, 180000000000, 29600, 0, 118400, 118400, 1480000, 12000, 12000, 24000, 0, 3000,
+         GPU_HOST_NS, 0, 0},
     };
+#undef GPU_HOST_NS
+#undef HOST_NS
     static const int64_t n_multiprocessors[] = {0, 20, 40, 148};
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         ms_rates rates = {.struct_bytes = sizeof rates};
@@ -215,7 +258,7 @@ TEST(guesses_that_make_no_sense) {
 /* Rates that could not be read back are not written. */
 TEST(arguments_are_checked) {
     ms_gpu_model model = {.struct_bytes = sizeof model}, small_model = {.struct_bytes = sizeof small_model - 8};
-    ms_rates rates = sample, small = {.struct_bytes = sizeof small - 8};
+    ms_rates rates = sample, small = {.struct_bytes = offsetof(ms_rates, dispatch_ns)};
     char *text = NULL;
     CHECK_STATUS(ms_gpu_model_find("t4", &model), MS_OK);
     CHECK_STATUS(ms_rates_from_model(NULL, &rates), MS_E_INVALID);
@@ -238,5 +281,5 @@ TEST(arguments_are_checked) {
 
 SUITE(rates, CASE(there_and_back), CASE(every_model_has_rates), CASE(shares_of_the_peak), CASE(types_of_a_capability),
       CASE(guesses), CASE(guesses_that_make_no_sense), CASE(models_that_make_no_sense),
-      CASE(unknown_and_missing_fields), CASE(values_out_of_range), CASE(versions), CASE(what_is_no_record),
-      CASE(arguments_are_checked));
+      CASE(unknown_and_missing_fields), CASE(values_out_of_range), CASE(versions), CASE(the_first_version),
+      CASE(what_is_no_record), CASE(arguments_are_checked));

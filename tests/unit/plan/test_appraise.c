@@ -41,13 +41,13 @@ TEST(a_model_left_alone_and_recomputed) {
     opened o;
     ms__candidate c;
     open_decision(&o, &host, 0);
-    CHECK_EQ_INT(o.decision.baseline_bytes, BASELINE);
+    CHECK_EQ_INT(o.decision.baseline.peak_bytes, BASELINE);
     CHECK_EQ_INT(o.decision.baseline_ns, STEP_NS);
     CHECK_STATUS(ms__appraise(&o.decision, &o.list, (const uint8_t[]){0, 0}, INT64_MAX, &c), MS_OK);
-    CHECK_EQ_INT(c.peak_bytes, BASELINE);
+    CHECK_EQ_INT(c.needed_bytes, BASELINE);
     CHECK_EQ_INT(c.step_ns, STEP_NS);
     CHECK_STATUS(ms__appraise(&o.decision, &o.list, (const uint8_t[]){1, 0}, INT64_MAX, &c), MS_OK);
-    CHECK_EQ_INT(c.peak_bytes, 17920);
+    CHECK_EQ_INT(c.needed_bytes, 17920);
     CHECK_EQ_INT(c.step_ns, STEP_NS + OP_NS);
     CHECK_EQ_INT(c.host_bytes, 0);
     o.list.least_ns = 3 * STEP_NS; /* every plan counts as at least this slow */
@@ -62,42 +62,33 @@ TEST(more_than_is_asked_for) {
     ms__candidate c;
     open_decision(&o, &host, 0);
     CHECK_STATUS(ms__appraise(&o.decision, &o.list, (const uint8_t[]){1, 0}, 17919, &c), MS_OK);
-    CHECK(c.peak_bytes > 17919);
+    CHECK(c.needed_bytes > 17919);
     CHECK_STATUS(ms__appraise(&o.decision, &o.list, (const uint8_t[]){1, 0}, 17920, &c), MS_OK);
-    CHECK_EQ_INT(c.peak_bytes, 17920);
+    CHECK_EQ_INT(c.needed_bytes, 17920);
     close_decision(&o);
 }
 
-/* The allocator reserves segments of 2 MiB and keeps small blocks apart from large ones. */
-TEST(what_the_allocator_reserves) {
+TEST(segments_that_grow) {
     opened o;
-    open_decision(&o, &gpu, MS_SIMULATE_ALLOCATOR);
-    CHECK(ms__models_allocator(&o.request));
-    ms_simulation_summary played;
-    CHECK_STATUS(ms__simulate_choices(&o.decision, o.list.model, (const uint8_t[]){1, 0}, &played), MS_OK);
-    int64_t needed = 0, peak = ms__simulated_peak(&played);
-    CHECK_STATUS(ms__find_needed(&o.decision, o.list.model, (const uint8_t[]){1, 0}, INT64_MAX, &needed), MS_OK);
-    CHECK(needed >= peak && needed > 0);
-    const int32_t actions[] = {MS_ACTION_RECOMPUTE, MS_ACTION_KEEP};
-    ms_simulation_request request = {.struct_bytes = sizeof request,
-                                     .profile = o.profile,
-                                     .actions = actions,
-                                     .n_actions = 2,
-                                     .device = &gpu,
-                                     .limit_bytes = needed,
-                                     .flags = MS_SIMULATE_ALLOCATOR};
-    ms_simulation *sim = NULL;
-    CHECK_STATUS(ms_simulation_create(&request, &sim), MS_OK); /* it is enough, */
-    ms_simulation_destroy(sim);
-    if (needed > peak) { /* and less is not */
-        request.limit_bytes = peak;
-        CHECK_STATUS(ms_simulation_create(&request, &sim), MS_E_BUDGET);
-    }
+    ms__candidate c;
+    ms__needs fixed, growing;
+    const uint8_t choices[] = {1, 0};
+    open_decision(&o, &gpu, MS_SIMULATE_ALLOCATOR | MS_SIMULATE_GROWING);
+    CHECK(ms__models_allocator(&o.request) && ms__can_grow(&o.request));
+    CHECK_STATUS(ms__choices_needs(&o.decision, o.list.model, choices, true, INT64_MAX, &growing), MS_OK);
+    CHECK_STATUS(ms__choices_needs(&o.decision, o.list.model, choices, false, INT64_MAX, &fixed), MS_OK);
+    CHECK_STATUS(ms__appraise(&o.decision, &o.list, choices, INT64_MAX, &c), MS_OK);
+    CHECK(c.grows && c.needed_bytes == growing.needed_bytes && c.peak_bytes == growing.peak_bytes);
+    o.request.flags |= MS_PLAN_GROWN; /* then they always do */
+    CHECK_STATUS(ms__choices_needs(&o.decision, o.list.model, choices, false, INT64_MAX, &fixed), MS_OK);
+    CHECK_EQ_INT(growing.needed_bytes, fixed.needed_bytes);
     close_decision(&o);
-    open_decision(&o, &host, MS_SIMULATE_ALLOCATOR); /* the host has no such allocator */
-    CHECK(!ms__models_allocator(&o.request));
+    open_decision(&o, &gpu, MS_SIMULATE_ALLOCATOR);
+    CHECK(ms__models_allocator(&o.request) && !ms__can_grow(&o.request));
+    close_decision(&o);
+    open_decision(&o, &host, MS_SIMULATE_ALLOCATOR | MS_SIMULATE_GROWING); /* the host has no such allocator */
+    CHECK(!ms__models_allocator(&o.request) && !ms__can_grow(&o.request));
     close_decision(&o);
 }
 
-SUITE(appraise, CASE(a_model_left_alone_and_recomputed), CASE(more_than_is_asked_for),
-      CASE(what_the_allocator_reserves));
+SUITE(appraise, CASE(a_model_left_alone_and_recomputed), CASE(more_than_is_asked_for), CASE(segments_that_grow));

@@ -194,7 +194,7 @@ TEST(a_margin_stays_free) {
     ms_plan_destroy(plan);
     request.margin_bytes = BASELINE + 1001; /* more than there is */
     CHECK_STATUS(ms_plan_create(&request, &plan), MS_E_BUDGET);
-    CHECK(strstr(ms_error_message(), "with a margin of ") != NULL);
+    CHECK(strstr(ms_error_message(), "less the margin of ") != NULL);
     ms_profile_destroy(profile);
 }
 
@@ -315,7 +315,7 @@ TEST(requests_that_are_refused) {
     bad.half_profile = profile;
     check_refused(&bad, MS_E_MISMATCH);
     bad = good;
-    bad.simulation = 1U << 5;
+    bad.simulation = 1U << 6;
     check_refused(&bad, MS_E_INVALID);
     bad = good;
     bad.device = DEVICE_OF(&rates, -1);

@@ -326,6 +326,9 @@ TEST(request_sizes_out_of_range) {
         request = request_of(profile, BASELINE, 0);
         request.host_limit_bytes = bad[i];
         CHECK_STATUS(ms_plan_create(&request, &plan), MS_E_LIMIT);
+        request = request_of(profile, BASELINE, 0);
+        request.limit_bytes = bad[i];
+        CHECK_STATUS(ms_plan_create(&request, &plan), MS_E_LIMIT);
         CHECK(plan == NULL);
     }
     ms_profile_destroy(profile);
@@ -368,11 +371,16 @@ TEST(arguments_are_checked) {
     ms_plan_request bad = good;
     CHECK_STATUS(ms_plan_create(NULL, &plan), MS_E_INVALID);
     CHECK_STATUS(ms_plan_create(&good, NULL), MS_E_INVALID);
-    bad.struct_bytes = sizeof bad - 1;
+    bad.struct_bytes = offsetof(ms_plan_request, occupied_bytes) - 1; /* less than in the first version */
     check_refused(&bad, MS_E_INVALID);
     bad = good;
     bad.profile = NULL;
     check_refused(&bad, MS_E_INVALID);
+    bad = good;
+    ms_profile *other = two_unit_profile();
+    bad.plain_profile = other;
+    check_refused(&bad, MS_E_MISMATCH);
+    ms_profile_destroy(other);
     bad = good;
     bad.budget_bytes = 0;
     check_refused(&bad, MS_E_INVALID);
@@ -386,7 +394,7 @@ TEST(arguments_are_checked) {
     bad.model_options = MS_MODEL_ALL + 1;
     check_refused(&bad, MS_E_INVALID);
     bad = good;
-    bad.flags = 1U << 2;
+    bad.flags = 1U << 4;
     check_refused(&bad, MS_E_INVALID);
     bad = good;
     bad.device = NULL;
@@ -407,7 +415,7 @@ TEST(getters_check_their_arguments) {
     CHECK_STATUS(ms_plan_get_entry(plan, 0, NULL), MS_E_INVALID);
     CHECK_STATUS(ms_plan_get_entry(plan, -1, &entry), MS_E_INVALID);
     CHECK_STATUS(ms_plan_get_entry(plan, 4, &entry), MS_E_INVALID);
-    summary.struct_bytes = sizeof summary - 1;
+    summary.struct_bytes = offsetof(ms_plan_summary, reserved_bytes) - 1; /* less than in the first version */
     entry.struct_bytes = 0;
     CHECK_STATUS(ms_plan_get_summary(plan, &summary), MS_E_INVALID);
     CHECK_STATUS(ms_plan_get_entry(plan, 0, &entry), MS_E_INVALID);

@@ -10,7 +10,7 @@
 
 /* Reviewed like code: a change here changes every plan that is on disk. */
 static const char golden[] = "{\n"
-                             "  \"memscale_plan\": 3,\n"
+                             "  \"memscale_plan\": 4,\n"
                              "  \"baseline_peak_bytes\": 1300480,\n"
                              "  \"predicted_peak_bytes\": 1208320,\n"
                              "  \"budget_bytes\": 1228800,\n"
@@ -39,6 +39,11 @@ static const char golden[] = "{\n"
                              "    \"temporaries\": 0,\n"
                              "    \"library_workspaces\": 0\n"
                              "  },\n"
+                             "  \"reserved_bytes\": 1208320,\n"
+                             "  \"needed_bytes\": 1208320,\n"
+                             "  \"occupied_bytes\": 0,\n"
+                             "  \"grows\": 0,\n"
+                             "  \"is_cramped\": 0,\n"
                              "  \"units\": [\n"
                              "    {\n"
                              "      \"name\": \"embed \\\"in\\\"\",\n"
@@ -84,7 +89,7 @@ static const char golden[] = "{\n"
                              "    }\n"
                              "  ]\n"
                              "}\n";
-static const uint64_t golden_fingerprint = UINT64_C(0xB112DE6E0DBDDB82);
+static const uint64_t golden_fingerprint = UINT64_C(0xc95314985ba1d6c1);
 
 static void golden_units(ms_unit units[3]) {
     units[0] = plain_unit("embed \"in\"", 20 * KB, 0);
@@ -212,12 +217,13 @@ static void check_refused(const char *text, ms_status wanted) {
 }
 
 TEST(versions) {
-    check_refused(with("\"memscale_plan\": 3", "\"memscale_plan\": 1"), MS_E_VERSION); /* the first one */
-    check_refused(with("\"memscale_plan\": 3", "\"memscale_plan\": 2"), MS_E_VERSION);
-    check_refused("{\"memscale_plan\": 4, \"future\": true}", MS_E_VERSION);
-    CHECK(strstr(ms_error_message(), "version 4") != NULL);
-    check_refused(with("\"memscale_plan\": 3", "\"memscale_plan\": 0"), MS_E_PARSE);
-    check_refused(with("\"memscale_plan\": 3", "\"memscale_plan\": true"), MS_E_PARSE);
+    check_refused(with("\"memscale_plan\": 4", "\"memscale_plan\": 1"), MS_E_VERSION); /* the first one */
+    check_refused(with("\"memscale_plan\": 4", "\"memscale_plan\": 2"), MS_E_VERSION);
+    check_refused(with("\"memscale_plan\": 4", "\"memscale_plan\": 3"), MS_E_VERSION);
+    check_refused("{\"memscale_plan\": 5, \"future\": true}", MS_E_VERSION);
+    CHECK(strstr(ms_error_message(), "version 5") != NULL);
+    check_refused(with("\"memscale_plan\": 4", "\"memscale_plan\": 0"), MS_E_PARSE);
+    check_refused(with("\"memscale_plan\": 4", "\"memscale_plan\": true"), MS_E_PARSE);
     check_refused(with("memscale_plan", "memscale_hw"), MS_E_PARSE);
 }
 
@@ -268,6 +274,8 @@ TEST(unknown_missing_and_duplicate_keys) {
         (void)snprintf(new, sizeof new, "\"%s\": 0, \"%s\"", keys[i], keys[i]);
         check_refused(with(old, new), MS_E_PARSE); /* twice */
     }
+    check_refused(with("\"skipped\": 0", "\"skipped\": 0, \"aim_bytes\": -1"), MS_E_PARSE);
+    check_refused(with("\"skipped\": 0", "\"skipped\": 0, \"full_speed_bytes\": true"), MS_E_PARSE);
     check_refused(with("\"skipped\": 0", "\"skipped\": 0, \"colour\": 1"), MS_E_PARSE);
     CHECK(strstr(ms_error_message(), "colour") != NULL);
     check_refused(with("\"other_ns\": 0", "\"other_ns\": 0, \"colour\": 1"), MS_E_PARSE);
@@ -365,6 +373,8 @@ TEST(extremes_come_back) {
         {"\"loss\"", "\"end\""},
         {"\"inputs\": 0", "\"inputs\": -4611686018427387904"},
         {"\"skipped\": 0", "\"skipped\": 1"},
+        {"\"margin_bytes\": 0", "\"margin_bytes\": 0, \"aim_bytes\": 4611686018427387904"}, /* left out if it is 0 */
+        {"\"margin_bytes\": 0", "\"margin_bytes\": 0, \"aim_bytes\": 0, \"full_speed_bytes\": 1"},
         {"\"plain_bytes\": 20480", "\"plain_bytes\": -2305843009213693952"},
         {"\"keep\"", "\"recompute_offload_blocking\""},
         {"\"saves\"", "\"higher_peak\""}};
@@ -378,7 +388,7 @@ TEST(extremes_come_back) {
 }
 
 TEST(what_is_no_plan) {
-    static const char *const texts[] = {"", "null", "[]", "{}", "1", "\"memscale_plan\"", "{\"memscale_plan\": 3}"};
+    static const char *const texts[] = {"", "null", "[]", "{}", "1", "\"memscale_plan\"", "{\"memscale_plan\": 4}"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) check_refused(texts[i], MS_E_PARSE);
     size_t n = strlen(golden) - 1; /* without the newline after the bracket */
     for (size_t cut = 0; cut < n; cut++) {

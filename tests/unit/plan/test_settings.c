@@ -62,17 +62,40 @@ TEST(budgets) {
     CHECK_EQ_INT(request_for(&settings, &gpu, NULL).budget_bytes, INT64_C(1) << 50);
 }
 
-/* With a budget, the fastest plan within it and growing segments; without, blocks of the allocator are simulated. */
+/* With a budget, the fastest plan within it. On a GPU the allocator is simulated, with segments that grow if they can.
+ */
 TEST(aims) {
     ms_settings settings = settings_of(MS_MODE_BALANCED);
     ms_device gpu = device_of(&gpu_rates, MS_DEVICE_GPU, 10 * GIB), cpu = device_of(&cpu_rates, MS_DEVICE_HOST, GIB);
+    ms_device own = device_of(&gpu_rates, MS_DEVICE_INTEGRATED, GIB);
     ms_plan_request request = request_for(&settings, &gpu, NULL);
-    CHECK(request.flags == 0 && request.simulation == MS_SIMULATE_ALLOCATOR && request.slowdown_ppm == 550000);
+    const uint32_t growing = MS_SIMULATE_ALLOCATOR | MS_SIMULATE_ENGINE_THREAD | MS_SIMULATE_GROWING;
+    CHECK(request.flags == 0 && request.simulation == growing && request.slowdown_ppm == 550000);
+    CHECK_EQ_INT(request.limit_bytes, 10 * GIB);
     CHECK_EQ_INT(request_for(&settings, &cpu, NULL).simulation, 0);
+    CHECK_EQ_INT(request_for(&settings, &cpu, NULL).limit_bytes, GIB);
     settings.budget_bytes = GIB;
     settings.flags = MS_SETTINGS_FORCE;
     request = request_for(&settings, &gpu, NULL);
-    CHECK(request.flags == (MS_PLAN_FASTEST | MS_PLAN_FORCE) && request.simulation == 0);
+    CHECK(request.flags == (MS_PLAN_FASTEST | MS_PLAN_FORCE) && request.simulation == growing);
+    CHECK_EQ_INT(request.limit_bytes, 0); /* it is no mere aim */
+    settings.flags = MS_SETTINGS_FIXED;
+    CHECK_EQ_INT(request_for(&settings, &gpu, NULL).simulation, MS_SIMULATE_ALLOCATOR | MS_SIMULATE_ENGINE_THREAD);
+    settings.flags = MS_SETTINGS_GROWN;
+    settings.occupied_bytes = 12345;
+    request = request_for(&settings, &own, NULL);
+    CHECK(request.flags == (MS_PLAN_FASTEST | MS_PLAN_GROWN) && request.simulation == growing);
+    CHECK_EQ_INT(request.occupied_bytes, 12345);
+    settings.flags = 0;
+    CHECK_EQ_INT(request_for(&settings, &own, NULL).simulation, MS_SIMULATE_ALLOCATOR | MS_SIMULATE_ENGINE_THREAD);
+}
+
+TEST(caps) {
+    CHECK_EQ_INT(ms_budget_get_cap(GIB, 0), GIB - 20 * MIB);
+    CHECK_EQ_INT(ms_budget_get_cap(GIB, 5), GIB - 20 * MIB - 5);
+    CHECK_EQ_INT(ms_budget_get_cap(20 * MIB, 0), 0);
+    CHECK_EQ_INT(ms_budget_get_cap(-1, -1), 0);
+    CHECK_EQ_INT(ms_budget_get_cap(GIB, INT64_MAX), 0);
 }
 
 /* Actions that no executor runs are not planned unless asked for, and host memory is not offloaded to itself. */
@@ -122,7 +145,7 @@ TEST(settings_that_are_refused) {
     const struct {
         int64_t budget_bytes, utilization_ppm;
         uint32_t techniques, flags;
-    } bad[] = {{-1, 1, 0, 0}, {0, 0, 0, 0}, {0, 1000001, 0, 0}, {0, 1, 32, 0}, {0, 1, 0, 4}};
+    } bad[] = {{-1, 1, 0, 0}, {0, 0, 0, 0}, {0, 1000001, 0, 0}, {0, 1, 32, 0}, {0, 1, 0, 16}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         ms_settings settings = good;
         settings.budget_bytes = bad[i].budget_bytes;
@@ -140,5 +163,5 @@ TEST(settings_that_are_refused) {
     CHECK_EQ_INT(request.budget_bytes, 0);
 }
 
-SUITE(settings, CASE(modes), CASE(budgets), CASE(aims), CASE(techniques), CASE(host_memory),
+SUITE(settings, CASE(modes), CASE(budgets), CASE(aims), CASE(caps), CASE(techniques), CASE(host_memory),
       CASE(settings_that_are_refused));

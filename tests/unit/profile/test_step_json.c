@@ -20,7 +20,7 @@ static const char golden[] =
     "    \"length\": 128,\n"
     "    \"recomputed\": true,\n"
     "    \"numbers\": [1024,512,0,4096,2048],\n"
-    "    \"costs\": [2,2,4,0],\n"
+    "    \"costs\": [2,2,4,0,2,2,4,160],\n"
     "    \"scratches\": [],\n"
     "    \"keys\": [0,1,1,3,3,0,4,0,1,0,4,6,3,6,0,4,4,5,0,6],\n"
     "    \"rest\": [\n"
@@ -33,11 +33,11 @@ static const char golden[] =
     "    \"classes\": [\n"
     "      [\n"
     "        [1,[2,0,0,2,0,3,1,-1],[2,0,4,1,4,1]],\n"
-    "        [3,[2,0,0,6,0,5,1,0,2,0,0,7,5,1,1,5,1,-2],[2,0,4,5,5,1,1,5,1,-4]]\n"
+    "        [3,[2,1,0,6,0,5,1,0,2,0,0,7,5,1,1,5,1,-2],[2,0,4,5,5,1,1,5,1,-4]]\n"
     "      ],\n"
     "      [\n"
     "        [1,[2,0,0,2,0,3,1,-1],[2,0,4,1,4,1]],\n"
-    "        [3,[2,0,0,6,0,5,1,0,2,0,0,7,0,5,5,0,1,4,1,-3,5,-1,1,1],[2,0,4,5,4,1,5,0,1,4,1,-5,5,-1,1,1]]\n"
+    "        [3,[2,1,0,6,0,5,1,0,2,0,0,7,0,5,5,0,1,4,1,-3,5,-1,1,1],[2,0,4,5,4,1,5,0,1,4,1,-5,5,-1,1,1]]\n"
     "      ]\n"
     "    ],\n"
     "    \"units\": [0,1],\n"
@@ -307,10 +307,10 @@ TEST(wrong_values) {
     check_refused(with("[1024,512", "[1024.5,512"), MS_E_PARSE, "\"numbers\"");
     check_refused(with("[1024,512", "[1152921504606846976,512"), MS_E_LIMIT, "out of range");
     check_refused(with("[1024,512,0,4096,2048]", "{}"), MS_E_PARSE, "\"numbers\"");
-    check_refused(with("[2,2,4,0]", "[5,2,4,0]"), MS_E_PARSE, "\"costs\"");
-    check_refused(with("[2,2,4,0]", "[2,2,65,0]"), MS_E_PARSE, "\"costs\"");
-    check_refused(with("[2,2,4,0]", "[2,2,4,32]"), MS_E_PARSE, "\"costs\"");
-    check_refused(with("[2,2,4,0]", "[2,2,4]"), MS_E_PARSE, "\"costs\"");
+    check_refused(with("[2,2,4,0,", "[5,2,4,0,"), MS_E_PARSE, "\"costs\"");
+    check_refused(with("[2,2,4,0,", "[2,2,65,0,"), MS_E_PARSE, "\"costs\"");
+    check_refused(with("[2,2,4,0,", "[2,2,4,8388608,"), MS_E_PARSE, "\"costs\"");
+    check_refused(with("[2,2,4,0,", "[2,2,4,"), MS_E_PARSE, "\"costs\"");
     check_refused(with("\"scratches\": []", "\"scratches\": [1,0,0,0,5]"), MS_E_PARSE, "\"scratches\"");
     check_refused(with("[0,1,1,3,3", "[5,1,1,3,3"), MS_E_PARSE, "\"keys\"");
     check_refused(with("[0,1,1,3,3", "[0,8,1,3,3"), MS_E_PARSE, "\"keys\"");
@@ -390,7 +390,7 @@ TEST(wrong_tapes) {
 
 /* Tapes that are well formed, but name things that do not exist. */
 TEST(wrong_names) {
-    check_refused(with("[2,[2,0,0,4]]", "[2,[2,1,0,4]]"), MS_E_PARSE, "unknown cost");
+    check_refused(with("[2,[2,0,0,4]]", "[2,[2,2,0,4]]"), MS_E_PARSE, "unknown cost");
     check_refused(with("[2,[2,0,0,4]]", "[2,[2,-1,0,4]]"), MS_E_PARSE, "unknown cost");
     check_refused(with("[2,[2,0,0,4]]", "[2,[3,0,0,4]]"), MS_E_PARSE, "unknown scratch");
     check_refused(with("[2,[2,0,0,4]]", "[2,[2,0,0,10]]"), MS_E_PARSE, "unknown kind");

@@ -12,7 +12,7 @@
 #define STATE_BYTES 2560
 #define OPTIMIZER_BYTES 4096
 #define MIB ((int64_t)1 << 20)
-#define N_FLAGS 5
+#define N_FLAGS 6
 
 static const int32_t keep[] = {MS_ACTION_KEEP, MS_ACTION_KEEP},
                      recompute[] = {MS_ACTION_RECOMPUTE, MS_ACTION_RECOMPUTE};
@@ -532,7 +532,7 @@ TEST(requests_are_initialised) {
     CHECK(memcmp(&request, &wanted, sizeof request) == 0);
     ms_simulation_destroy(simulation_of(&request));
     wanted.device = &host;
-    wanted.flags = MS_SIMULATE_ENGINE_THREAD;
+    wanted.flags = 0;
     CHECK_STATUS(ms_simulation_request_init(&request, profile, &host), MS_OK);
     CHECK(memcmp(&request, &wanted, sizeof request) == 0);
     ms_profile_destroy(profile);

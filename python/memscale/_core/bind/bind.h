@@ -47,7 +47,7 @@ PyObject *core_wrap_plan(core_state *state, ms_status status, ms_plan *plan);
  */
 typedef struct core_step {
     ms_plan_request request;
-    PyObject *profile, *half, *may_change; /* borrowed; NULL: not given */
+    PyObject *profile, *half, *plain, *may_change; /* borrowed; NULL: not given */
 } core_step;
 
 /* Complete a request (py_request.c) by a step. -1 with an exception. */
@@ -69,6 +69,8 @@ PyObject *core_capability_has_bf16(PyObject *module, PyObject *capability);
 PyObject *core_capability_has_fp16(PyObject *module, PyObject *capability);
 PyObject *core_plan_from_json(PyObject *module, PyObject *text);
 PyObject *core_next_batch(PyObject *module, PyObject *args, PyObject *keywords);
+PyObject *core_next_changes(PyObject *module, PyObject *args, PyObject *keywords);
+PyObject *core_budget_for_peak(PyObject *module, PyObject *object);
 PyObject *core_profile_from_traces(PyObject *module, PyObject *const *args, Py_ssize_t n);
 PyObject *core_profile_from_watched(PyObject *module, PyObject *const *args, Py_ssize_t n);
 PyObject *core_profile_from_json(PyObject *module, PyObject *text);

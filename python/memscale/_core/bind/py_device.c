@@ -25,23 +25,25 @@ static PyObject *wrap_rates(core_state *state, ms_status status, const ms_rates 
     return (PyObject *)self;
 }
 
+/* Rates that the first version did not have may be left out: they are 0, as in a struct of that version. */
 static PyObject *rates_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     ms_rates rates = {.struct_bytes = sizeof rates};
     int64_t n;
     const ms_field *fields = ms_rates_fields(&n);
-    Py_ssize_t n_given = keywords == NULL ? 0 : PyDict_Size(keywords);
-    if (PyTuple_Size(args) != 0 || n_given != n) {
-        PyErr_Format(PyExc_TypeError, "Rates() takes %d keyword arguments, one for each rate", (int)n);
-        return NULL;
-    }
-    for (int64_t i = 0; i < n; i++) {
+    Py_ssize_t n_given = keywords == NULL ? 0 : PyDict_Size(keywords), n_known = 0;
+    for (int64_t i = 0; i < n && n_given > 0; i++) {
         PyObject *value = PyDict_GetItemString(keywords, fields[i].name);
+        if (value == NULL && fields[i].offset > offsetof(ms_rates, dispatch_ns)) continue;
         if (value == NULL) return PyErr_Format(PyExc_TypeError, "Rates(): '%s' is missing", fields[i].name);
         int64_t number = PyLong_AsLongLong(value);
         if (PyErr_Occurred()) return NULL;
         memcpy((char *)&rates + fields[i].offset, &number, sizeof number);
+        n_known++;
     }
-    return wrap_rates(core_state_of_type(type), MS_OK, &rates);
+    if (PyTuple_Size(args) == 0 && n_known == n_given && n_given > 0)
+        return wrap_rates(core_state_of_type(type), MS_OK, &rates);
+    PyErr_Format(PyExc_TypeError, "Rates() takes keyword arguments, one for each of its %d rates", (int)n);
+    return NULL;
 }
 
 PyDoc_STRVAR(from_json_doc, "from_json(text, /)\n--\n\nThe rates that to_json() wrote.");

@@ -309,8 +309,8 @@ static PyObject *profile_simulate(PyObject *self, PyObject *args, PyObject *keyw
 
 PyDoc_STRVAR(predict_doc,
              "predict($self, device, *, actions=None, flags=0, usable_bytes=0, was_run=False)\n--\n\n"
-             "Will the step fit into usable_bytes (0: what the device has)? A dict: the summary of its simulation, "
-             "peak_bytes with low_bytes and high_bytes, usable_bytes and fits.");
+             "Will the step fit into usable_bytes (0: what the device has)? A dict: the summary of its simulation, and "
+             "the fields of ms_prediction.");
 
 static PyObject *profile_predict(PyObject *self, PyObject *args, PyObject *keywords) {
     static const char *const names[] = {"device", "actions", "flags", "usable_bytes", "was_run", NULL};

@@ -29,17 +29,18 @@ static ms_status init_request(const ms_settings *settings, const ms_device *devi
 }
 
 static PyObject *request_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static const char *const names[] = {"device",          "techniques",   "budget_bytes",
-                                        "utilization_ppm", "slowdown_ppm", "offload_limit_bytes",
-                                        "force",           "unrunnable",   NULL};
+    static const char *const names[] = {
+        "device", "techniques", "budget_bytes", "utilization_ppm", "slowdown_ppm",   "offload_limit_bytes",
+        "force",  "unrunnable", "fixed",        "grown",           "occupied_bytes", NULL};
     core_state *state = core_state_of_type(type);
     PyObject *device = NULL;
     unsigned int techniques = 0;
     long long budget = 0, utilization = 850000, slowdown = -1, offload_limit = -1;
-    int force = 0, unrunnable = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|$O!ILLLLpp:Request", (char **)names, state->device_type, &device,
-                                     &techniques, &budget, &utilization, &slowdown, &offload_limit, &force,
-                                     &unrunnable))
+    long long occupied = 0;
+    int force = 0, unrunnable = 0, fixed = 0, grown = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|$O!ILLLLppppL:Request", (char **)names, state->device_type,
+                                     &device, &techniques, &budget, &utilization, &slowdown, &offload_limit, &force,
+                                     &unrunnable, &fixed, &grown, &occupied))
         return NULL;
     if (device == NULL) {
         PyErr_SetString(PyExc_TypeError, "Request() needs a device");
@@ -51,7 +52,9 @@ static PyObject *request_new(PyTypeObject *type, PyObject *args, PyObject *keywo
                             .slowdown_ppm = slowdown,
                             .offload_limit_bytes = offload_limit,
                             .techniques = techniques,
-                            .flags = (force ? MS_SETTINGS_FORCE : 0U) | (unrunnable ? MS_SETTINGS_UNRUNNABLE : 0U)};
+                            .flags = (force ? MS_SETTINGS_FORCE : 0U) | (unrunnable ? MS_SETTINGS_UNRUNNABLE : 0U) |
+                                     (fixed ? MS_SETTINGS_FIXED : 0U) | (grown ? MS_SETTINGS_GROWN : 0U),
+                            .occupied_bytes = occupied};
     ms_plan_request request = {.struct_bytes = sizeof request};
     ms_status status = init_request(&settings, core_device_of(state, device), &request);
     if (status != MS_OK) return core_raise(state, status);
@@ -95,22 +98,28 @@ int core_request_complete(core_state *state, PyObject *object, core_step *step, 
         step->request.half_profile = core_profile_of(state, step->half);
         if (step->request.half_profile == NULL) return -1;
     }
+    if (!core_is_none(step->plain)) {
+        step->request.plain_profile = core_profile_of(state, step->plain);
+        if (step->request.plain_profile == NULL) return -1;
+    }
     if (fused) step->request.simulation |= MS_SIMULATE_FUSED;
     return core_is_none(step->may_change) ? 0 : set_may_change(step);
 }
 
-PyDoc_STRVAR(plan_doc, "plan($self, profile, *, half=None, may_change=None, fused=False, held=False)\n--\n\n"
-                       "Decide what is done to each unit of a step.\n\n"
-                       "half: the same step in 16 bits. may_change: bytes, 0 for each unit that has to be kept. fused: "
-                       "the optimizer takes no temporaries. held: gradients exist when the step begins, and stay.");
+PyDoc_STRVAR(plan_doc,
+             "plan($self, profile, *, half=None, plain=None, may_change=None, fused=False, held=False)\n--\n\n"
+             "Decide what is done to each unit of a step.\n\n"
+             "half: the same step in 16 bits. plain: the step when nothing is done to it, if it differs. may_change: "
+             "bytes, 0 for each unit that has to be kept. fused: "
+             "the optimizer takes no temporaries. held: gradients exist when the step begins, and stay.");
 
 static PyObject *request_plan(PyObject *self, PyObject *args, PyObject *keywords) {
-    static const char *const names[] = {"profile", "half", "may_change", "fused", "held", NULL};
+    static const char *const names[] = {"profile", "half", "plain", "may_change", "fused", "held", NULL};
     core_state *state = core_state_of_type(Py_TYPE(self));
     core_step step = {0};
     int fused = 0, held = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$OOpp:plan", (char **)names, &step.profile, &step.half,
-                                     &step.may_change, &fused, &held) ||
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$OOOpp:plan", (char **)names, &step.profile, &step.half,
+                                     &step.plain, &step.may_change, &fused, &held) ||
         core_request_complete(state, self, &step, fused) < 0)
         return NULL;
     if (held) step.request.simulation |= MS_SIMULATE_KEEP_GRADIENTS;
@@ -135,18 +144,19 @@ static PyObject *pareto_rows(const ms_pareto_point *points, int64_t n) {
     return list;
 }
 
-PyDoc_STRVAR(pareto_doc, "pareto($self, profile, n_points, *, half=None, may_change=None, fused=False)\n--\n\n"
-                         "The trade between memory and time: tuples (peak_bytes, step_ns, host_bytes, n_changed, "
-                         "model_options), the fastest first.");
+PyDoc_STRVAR(pareto_doc,
+             "pareto($self, profile, n_points, *, half=None, plain=None, may_change=None, fused=False)\n--\n\n"
+             "The trade between memory and time: tuples (peak_bytes, step_ns, host_bytes, n_changed, "
+             "model_options), the fastest first.");
 
 static PyObject *request_pareto(PyObject *self, PyObject *args, PyObject *keywords) {
-    static const char *const names[] = {"profile", "n_points", "half", "may_change", "fused", NULL};
+    static const char *const names[] = {"profile", "n_points", "half", "plain", "may_change", "fused", NULL};
     core_state *state = core_state_of_type(Py_TYPE(self));
     core_step step = {0};
     long long n_points;
     int fused = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OL|$OOp:pareto", (char **)names, &step.profile, &n_points,
-                                     &step.half, &step.may_change, &fused) ||
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OL|$OOOp:pareto", (char **)names, &step.profile, &n_points,
+                                     &step.half, &step.plain, &step.may_change, &fused) ||
         core_request_complete(state, self, &step, fused) < 0)
         return NULL;
     ms_pareto_point *points = PyMem_Calloc(MAX_PARETO, sizeof *points);
@@ -161,17 +171,18 @@ static PyObject *request_pareto(PyObject *self, PyObject *args, PyObject *keywor
     return rows;
 }
 
-PyDoc_STRVAR(find_budget_doc, "find_budget($self, profile, *, half=None, may_change=None, fused=False)\n--\n\n"
-                              "The least budget in bytes, in round figures, for which there is a plan; 0: the device "
-                              "has less.");
+PyDoc_STRVAR(find_budget_doc,
+             "find_budget($self, profile, *, half=None, plain=None, may_change=None, fused=False)\n--\n\n"
+             "The least budget in bytes, in round figures, for which there is a plan; 0: the device "
+             "has less.");
 
 static PyObject *request_find_budget(PyObject *self, PyObject *args, PyObject *keywords) {
-    static const char *const names[] = {"profile", "half", "may_change", "fused", NULL};
+    static const char *const names[] = {"profile", "half", "plain", "may_change", "fused", NULL};
     core_state *state = core_state_of_type(Py_TYPE(self));
     core_step step = {0};
     int fused = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$OOp:find_budget", (char **)names, &step.profile, &step.half,
-                                     &step.may_change, &fused) ||
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$OOOp:find_budget", (char **)names, &step.profile, &step.half,
+                                     &step.plain, &step.may_change, &fused) ||
         core_request_complete(state, self, &step, fused) < 0)
         return NULL;
     int64_t n_bytes = 0;
@@ -182,9 +193,21 @@ static PyObject *request_find_budget(PyObject *self, PyObject *args, PyObject *k
     return status == MS_OK ? PyLong_FromLongLong(n_bytes) : core_raise(state, status);
 }
 
+PyDoc_STRVAR(cap_doc,
+             "cap($self, own_bytes, /)\n--\n\n"
+             "The limit for torch's allocator that keeps what it reserves within the budget, together with what "
+             "MemScale allocates itself.");
+
+static PyObject *request_cap(PyObject *self, PyObject *own) {
+    long long own_bytes = PyLong_AsLongLong(own);
+    if (own_bytes == -1 && PyErr_Occurred()) return NULL;
+    return PyLong_FromLongLong(ms_budget_get_cap(((RequestObject *)self)->request.budget_bytes, own_bytes));
+}
+
 /* ---- The type ---- */
 
 static PyMethodDef request_methods[] = {
+    {"cap", request_cap, METH_O, cap_doc},
     {"plan", (PyCFunction)(void (*)(void))request_plan, METH_VARARGS | METH_KEYWORDS, plan_doc},
     {"pareto", (PyCFunction)(void (*)(void))request_pareto, METH_VARARGS | METH_KEYWORDS, pareto_doc},
     {"find_budget", (PyCFunction)(void (*)(void))request_find_budget, METH_VARARGS | METH_KEYWORDS, find_budget_doc},
@@ -197,6 +220,10 @@ static PyMemberDef request_members[] = {
      "what may be reserved on the device"},
     {"margin_bytes", T_LONGLONG, offsetof(RequestObject, request.margin_bytes), READONLY,
      "the part of it that is left free"},
+    {"occupied_bytes", T_LONGLONG, offsetof(RequestObject, request.occupied_bytes), READONLY,
+     "the part of it that torch's allocator holds besides the step"},
+    {"limit_bytes", T_LONGLONG, offsetof(RequestObject, request.limit_bytes), READONLY,
+     "what may be used if no plan fits the budget; 0: the budget is the limit"},
     {"host_limit_bytes", T_LONGLONG, offsetof(RequestObject, request.host_limit_bytes), READONLY,
      "host memory that may be filled; 0 where nothing may go there"},
     {"slowdown_ppm", T_LONGLONG, offsetof(RequestObject, request.slowdown_ppm), READONLY,
@@ -204,6 +231,7 @@ static PyMemberDef request_members[] = {
     {"actions", T_UINT, offsetof(RequestObject, request.actions), READONLY, "bits of what may be done to units"},
     {"model_options", T_UINT, offsetof(RequestObject, request.model_options), READONLY,
      "what may be done to the model"},
+    {"simulation", T_UINT, offsetof(RequestObject, request.simulation), READONLY, "SIMULATE_*: how steps run"},
     {"flags", T_UINT, offsetof(RequestObject, request.flags), READONLY, "enum ms_plan_flag"},
     {NULL, 0, 0, 0, NULL},
 };
@@ -243,4 +271,53 @@ PyObject *core_next_batch(PyObject *Py_UNUSED(module), PyObject *args, PyObject 
                                     .high_bytes = high_bytes,
                                     .n_tried = n_tried};
     return PyLong_FromLongLong(ms_batch_search_get_next(&search));
+}
+
+/* ---- Searching changes ---- */
+
+#define MAX_FITTING 64
+
+static int read_fitting(PyObject *object, uint32_t *out, int64_t *out_n) {
+    PyObject *tuple = PySequence_Tuple(object);
+    Py_ssize_t n = tuple == NULL ? -1 : PyTuple_Size(tuple);
+    if (n > MAX_FITTING) {
+        PyErr_SetString(PyExc_ValueError, "too many sets of changes");
+        n = -1;
+    }
+    for (Py_ssize_t i = 0; i < n; i++) {
+        out[i] = (uint32_t)PyLong_AsLongLong(PyTuple_GetItem(tuple, i));
+        if (PyErr_Occurred() != NULL) n = -1;
+    }
+    Py_XDECREF(tuple);
+    *out_n = n;
+    return n < 0 ? -1 : 0;
+}
+
+PyObject *core_next_changes(PyObject *Py_UNUSED(module), PyObject *args, PyObject *keywords) {
+    static const char *const names[] = {"allowed", "tried", "fitting", "limits", "fixed", NULL};
+    unsigned int allowed = 0, tried = 0;
+    long long limit = 0, most = 0, params = 0, gradients = 0, state = 0;
+    PyObject *object = NULL;
+    uint32_t fitting[MAX_FITTING];
+    int64_t n_fitting = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|$IIO(LL)(LLL):next_changes", (char **)names, &allowed, &tried,
+                                     &object, &limit, &most, &params, &gradients, &state) ||
+        (object != NULL && read_fitting(object, fitting, &n_fitting) < 0))
+        return NULL;
+    const ms_change_search search = {.struct_bytes = sizeof search,
+                                     .limit_bytes = limit,
+                                     .most_bytes = most,
+                                     .param_bytes = params,
+                                     .gradient_bytes = gradients,
+                                     .state_bytes = state,
+                                     .fitting = fitting,
+                                     .n_fitting = n_fitting,
+                                     .allowed = allowed,
+                                     .tried = tried};
+    return PyLong_FromLongLong(ms_change_search_get_next(&search));
+}
+
+PyObject *core_budget_for_peak(PyObject *Py_UNUSED(module), PyObject *object) {
+    long long peak_bytes = PyLong_AsLongLong(object);
+    return PyErr_Occurred() != NULL ? NULL : PyLong_FromLongLong(ms_budget_for_peak(peak_bytes));
 }

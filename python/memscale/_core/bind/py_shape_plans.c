@@ -14,10 +14,12 @@
 typedef struct ShapePlansObject {
     PyObject_HEAD
     ms_shape_plans *plans;   /* owned */
-    PyObject *source;        /* owned: (all_shapes) -> Profile or None */
+    PyObject *source;        /* owned: (list of sizes) -> list of Profile, or None */
     PyObject *wrap;          /* owned: (Plan) -> what find() returns */
     PyObject *objects;       /* owned dict: address of a plan -> what wrap() made of it, which keeps the plan alive */
     PyThread_type_lock lock; /* held during find(); waited for without the GIL */
+    struct ShapePlansObject *like; /* owned: plans that learn with these, whose lock counts; NULL: none */
+    int64_t n_sizes;               /* of the input that find() was called for */
 } ShapePlansObject;
 
 /* ---- Sizes ---- */
@@ -51,22 +53,55 @@ static int read_input(PyObject *sizes, PyObject *shape, int64_t *numbers, ms_inp
 
 /* ---- Profiles that the library asks for ---- */
 
-static ms_status take_profile(ShapePlansObject *self, PyObject *found, ms_profile **out) {
+static ms_status take_profiles(ShapePlansObject *self, PyObject *found, int64_t n, ms_profile **out) {
     if (found == NULL) return MS_E_INTERRUPTED;
     if (found == Py_None) return MS_E_UNAVAILABLE;
-    const ms_profile *profile = core_profile_of(core_state_of_type(Py_TYPE((PyObject *)self)), found);
-    if (profile == NULL) return MS_E_INTERRUPTED;
-    *out = ms_profile_share(profile);
+    if (!PyList_Check(found) || PyList_Size(found) != n) {
+        PyErr_SetString(PyExc_TypeError, "source must return None or a list with a profile for each list of sizes");
+        return MS_E_INTERRUPTED;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        PyObject *item = PyList_GetItem(found, (Py_ssize_t)i);
+        const ms_profile *profile = core_profile_of(core_state_of_type(Py_TYPE((PyObject *)self)), item);
+        if (profile == NULL) return MS_E_INTERRUPTED;
+        out[i] = ms_profile_share(profile);
+    }
     return MS_OK;
 }
 
+/* A tuple of tuples from one list of sizes. */
+static PyObject *sizes_to_python(const int64_t *sizes, int64_t n_sizes) {
+    PyObject *list = PyList_New(0);
+    for (int64_t i = 0; i < n_sizes && list != NULL; i += sizes[i] + 1) {
+        PyObject *shape = PyTuple_New((Py_ssize_t)sizes[i]);
+        for (int64_t d = 0; d < sizes[i] && shape != NULL; d++)
+            if (PyTuple_SetItem(shape, (Py_ssize_t)d, PyLong_FromLongLong(sizes[i + 1 + d])) < 0) Py_CLEAR(shape);
+        if (shape == NULL || PyList_Append(list, shape) < 0) Py_CLEAR(list);
+        Py_XDECREF(shape);
+    }
+    PyObject *tuple = list == NULL ? NULL : PyList_AsTuple(list);
+    Py_XDECREF(list);
+    return tuple;
+}
+
+static PyObject *call_source(ShapePlansObject *self, const int64_t *sizes, int64_t n) {
+    PyObject *lists = PyList_New(0), *found = NULL;
+    for (int64_t i = 0; i < n && lists != NULL; i++) {
+        PyObject *one = sizes_to_python(sizes + i * self->n_sizes, self->n_sizes);
+        if (one == NULL || PyList_Append(lists, one) < 0) Py_CLEAR(lists);
+        Py_XDECREF(one);
+    }
+    if (lists != NULL && self->source != NULL) found = PyObject_CallFunctionObjArgs(self->source, lists, NULL);
+    Py_XDECREF(lists);
+    return found;
+}
+
 /* An exception stays set in this thread until find() raises it. */
-static ms_status ask_python(void *user, int32_t all_shapes, ms_profile **out) {
+static ms_status ask_python(void *user, const int64_t *sizes, int64_t n, ms_profile **out) {
     PyGILState_STATE gil = PyGILState_Ensure();
     ShapePlansObject *self = user;
-    PyObject *found =
-        self->source == NULL ? NULL : PyObject_CallFunctionObjArgs(self->source, all_shapes ? Py_True : Py_False, NULL);
-    ms_status status = take_profile(self, found, out);
+    PyObject *found = call_source(self, sizes, n);
+    ms_status status = take_profiles(self, found, n, out);
     Py_XDECREF(found);
     PyGILState_Release(gil);
     return status;
@@ -89,14 +124,24 @@ static int create_plans(ShapePlansObject *self, core_state *state, const core_st
                                             .plan = plan,
                                             .input = input,
                                             .source = ask_python,
-                                            .user = self};
+                                            .user = self,
+                                            .like = self->like == NULL ? NULL : self->like->plans};
     ms_status status = ms_shape_plans_create(&options, &self->plans);
     if (status == MS_OK) return 0;
     (void)core_raise(state, status);
     return -1;
 }
 
-static int fill(ShapePlansObject *self, PyObject *source, PyObject *wrap) {
+static int fill(ShapePlansObject *self, PyObject *source, PyObject *wrap, PyObject *like) {
+    if (like != NULL && like != Py_None) {
+        ShapePlansObject *other = (ShapePlansObject *)like;
+        if (Py_TYPE(like) != Py_TYPE((PyObject *)self)) {
+            PyErr_SetString(PyExc_TypeError, "like must be a ShapePlans or None");
+            return -1;
+        }
+        self->like = other->like == NULL ? other : other->like;
+        Py_INCREF((PyObject *)self->like);
+    }
     self->objects = PyDict_New();
     self->lock = PyThread_allocate_lock();
     Py_INCREF(source);
@@ -109,16 +154,17 @@ static int fill(ShapePlansObject *self, PyObject *source, PyObject *wrap) {
 
 static PyObject *shape_plans_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     static const char *const names[] = {"request", "plan",       "profile", "sizes", "shape", "source",
-                                        "wrap",    "may_change", "fused",   "held",  NULL};
+                                        "wrap",    "may_change", "fused",   "held",  "like",  NULL};
     core_state *state = core_state_of_type(type);
     core_step step = {0};
     PyObject *request = NULL, *plan = NULL, *sizes = NULL, *shape = NULL, *source = NULL, *wrap = NULL, *object = NULL;
+    PyObject *like = NULL;
     int fused = 0, held = 0;
     int64_t numbers[MAX_SIZES];
     ms_input input;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|$OO!OOOOOOpp:ShapePlans", (char **)names, &request,
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|$OO!OOOOOOppO:ShapePlans", (char **)names, &request,
                                      state->plan_type, &plan, &step.profile, &sizes, &shape, &source, &wrap,
-                                     &step.may_change, &fused, &held))
+                                     &step.may_change, &fused, &held, &like))
         return NULL;
     if (request == NULL || plan == NULL || step.profile == NULL || sizes == NULL || shape == NULL || source == NULL ||
         wrap == NULL) {
@@ -130,7 +176,7 @@ static PyObject *shape_plans_new(PyTypeObject *type, PyObject *args, PyObject *k
     if (held) step.request.simulation |= MS_SIMULATE_KEEP_GRADIENTS;
     ShapePlansObject *self = core_allocate(type);
     if (self == NULL) return NULL;
-    if (fill(self, source, wrap) < 0 || create_plans(self, state, &step, core_plan_of(state, plan), &input) < 0) {
+    if (fill(self, source, wrap, like) < 0 || create_plans(self, state, &step, core_plan_of(state, plan), &input) < 0) {
         Py_DECREF(self);
         return NULL;
     }
@@ -159,33 +205,35 @@ static PyObject *object_of(ShapePlansObject *self, core_state *state, ms_plan *p
     return object;
 }
 
-PyDoc_STRVAR(find_doc, "find($self, sizes, shape, /)\n--\n\n"
-                       "The plan for an input of these sizes (a tuple of tuples) and this shape (batch, length).");
+PyDoc_STRVAR(find_doc,
+             "find($self, sizes, shape, times=(0, 0, 0), /)\n--\n\n"
+             "The plan for an input of these sizes (a tuple of tuples) and this shape (batch, length). times: "
+             "nanoseconds trained, analysed, and for one more analysis; 0: analyses may take any time.");
 
 static PyObject *shape_plans_find(PyObject *object, PyObject *args) {
     ShapePlansObject *self = (ShapePlansObject *)object;
     core_state *state = core_state_of_type(Py_TYPE(object));
     PyObject *sizes, *shape;
+    long long trained = 0, analysed = 0, analysis = 0;
     int64_t numbers[MAX_SIZES];
     ms_input input;
-    if (!PyArg_ParseTuple(args, "OO:find", &sizes, &shape) || read_input(sizes, shape, numbers, &input) < 0)
+    if (!PyArg_ParseTuple(args, "OO|(LLL):find", &sizes, &shape, &trained, &analysed, &analysis) ||
+        read_input(sizes, shape, numbers, &input) < 0)
         return NULL;
+    input.trained_ns = trained;
+    input.analysed_ns = analysed;
+    input.analysis_ns = analysis;
     ms_plan *plan = NULL;
     ms_status status;
+    PyThread_type_lock lock = self->like == NULL ? self->lock : self->like->lock;
     Py_BEGIN_ALLOW_THREADS
-    PyThread_acquire_lock(self->lock, 1);
+    PyThread_acquire_lock(lock, 1);
+    self->n_sizes = input.n_sizes;
     status = ms_shape_plans_find(self->plans, &input, &plan);
-    PyThread_release_lock(self->lock);
+    PyThread_release_lock(lock);
     Py_END_ALLOW_THREADS
     if (status == MS_E_INTERRUPTED && PyErr_Occurred()) return NULL;
     return status == MS_OK ? object_of(self, state, plan) : core_raise(state, status);
-}
-
-PyDoc_STRVAR(profile_doc, "profile($self, /)\n--\n\nThe profile that plans are made from now.");
-
-static PyObject *shape_plans_profile(PyObject *self, PyObject *Py_UNUSED(unused)) {
-    ms_profile *profile = ms_shape_plans_get_profile(((ShapePlansObject *)self)->plans);
-    return core_wrap_profile(core_state_of_type(Py_TYPE(self)), MS_OK, profile);
 }
 
 /* ---- The type ---- */
@@ -196,6 +244,7 @@ static int shape_plans_traverse(PyObject *object, visitproc visit, void *arg) {
     Py_VISIT(self->source);
     Py_VISIT(self->wrap);
     Py_VISIT(self->objects);
+    Py_VISIT((PyObject *)self->like);
     return 0;
 }
 
@@ -212,13 +261,13 @@ static void shape_plans_dealloc(PyObject *object) {
     PyObject_GC_UnTrack(object);
     (void)shape_plans_clear(object);
     ms_shape_plans_destroy(self->plans);
+    Py_XDECREF((PyObject *)self->like);
     if (self->lock != NULL) PyThread_free_lock(self->lock);
     core_free(object);
 }
 
 static PyMethodDef shape_plans_methods[] = {
     {"find", shape_plans_find, METH_VARARGS, find_doc},
-    {"profile", shape_plans_profile, METH_NOARGS, profile_doc},
     {NULL, NULL, 0, NULL},
 };
 

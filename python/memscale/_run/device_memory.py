@@ -1,0 +1,180 @@
+"""The memory of a wrapped model's device: the cap on torch's allocator, segments that grow, what is occupied by others,
+and steps that ran out of memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable
+
+import torch
+
+from .. import _core
+from .._hw.torch_allocator import occupied_bytes, return_cache
+from .._plan.by_shape import Planner
+from .._show.text import size
+from ..config import Config
+from ..errors import BudgetError
+from ..plans import Plan
+from .torch_state import AllocatorCap, GrowingSegments
+
+_LESS_PARTS = 16  # of what a plan needs: the plan after one that was too much has to need so much less
+_MAX_SETTLED = 4  # times, with one plan
+
+
+class DeviceMemory:
+    """The memory of one wrapped model's device. On a CPU most of it does nothing."""
+
+    def __init__(
+        self,
+        device: torch.device,
+        config: Config,
+        planner: Planner,
+        trainable: list[torch.nn.Parameter],
+        warn: Callable[[str], None],
+    ) -> None:
+        self._device = device
+        self._is_gpu = device.type == "cuda"
+        self._config = config
+        self._planner = planner
+        self._trainable = trainable
+        self._warn = warn
+        self._cap: AllocatorCap | None = None
+        self._growing: GrowingSegments | None = None
+        self._has_failed = False  # a step ran out of memory, and nothing was done about it yet
+        self._counts = self._count()
+        self._n_steps = 0  # with the current plan
+        self._n_settled = 0
+
+    def attach(self) -> None:
+        """A budget that the user has set is a wall."""
+        if self._is_gpu and self._config.memory_budget_gb is not None:
+            self._cap = AllocatorCap(self._device, self._cap_bytes())
+
+    def _cap_bytes(self) -> int:
+        return self._planner.request.core.cap(0)
+
+    def release(self) -> None:
+        if self._cap is not None:
+            self._cap.release()
+        if self._growing is not None:
+            self._growing.release()
+            self._growing = None
+
+    def use(self, plan: Plan) -> None:
+        """Steps run with this plan from now on."""
+        self._n_steps = self._n_settled = 0
+        if plan.grows or plan.n_changed > 0:  # whatever a plan says that was made elsewhere
+            self.grow()
+
+    def grow(self) -> None:
+        """Let segments of torch's allocator grow from now on."""
+        if self._is_gpu and self._growing is None:
+            self._growing = GrowingSegments()
+
+    # What is occupied
+
+    def see_occupied(self) -> None:
+        """Before a plan is made: count what torch's allocator holds besides the step."""
+        if self._is_gpu and self._planner.profile is not None:
+            self._planner.occupy(self._occupied())
+
+    def _occupied(self) -> int:
+        gradients = [p.grad for p in self._trainable if p.grad is not None]
+        states = [t for o in self._planner.optimizers for t in _core.tensors_in(list(o.state.values()))]
+        return occupied_bytes(self._device, self._planner.start_bytes(), [*gradients, *states])
+
+    # Before each step
+
+    def _count(self) -> tuple[int, int]:
+        """How often torch's allocator ran out of memory, and how often it had to return memory first."""
+        if not self._is_gpu or not torch.cuda.is_initialized():
+            return 0, 0
+        counts = torch.cuda.memory_stats_as_nested_dict(self._device)
+        return int(counts.get("num_ooms", 0)), int(counts.get("num_alloc_retries", 0))
+
+    def begin_step(self, plan: Plan | None) -> bool:
+        """Look at the last step: did it run out of memory, or did torch's allocator have to return memory?
+
+        Returns:
+            Whether plans have to be made anew, with less memory.
+        """
+        if plan is None:
+            return False
+        self._n_steps += 1
+        if self._is_gpu and (plan.grows or plan.needed_bytes > plan.budget_bytes // 2):  # else it is most unlikely
+            counts = self._count()
+            self._has_failed = counts[0] > self._counts[0] or self._has_failed
+            has_retried = counts[1] > self._counts[1]
+            self._counts = counts
+            if self._growing is not None and not self._has_failed:
+                self._settle(plan, has_retried)
+        return self._has_failed and self._recover(plan)
+
+    def _settle(self, plan: Plan, has_retried: bool) -> None:
+        """After the first step with a plan, and after one that had to return memory: take the memory of a step at once.
+
+        The first step is another than those that follow: units are checked, and the optimizer makes its state. Its
+        unused memory is returned. Under a cap torch counts a request as new memory even if most of it is there
+        already; if the memory of the step is there as one block, no request needs more.
+        """
+        is_first = self._n_steps == 1
+        if not is_first and not (has_retried and not plan.is_cramped and self._n_settled < _MAX_SETTLED):
+            return
+        self._n_settled += 1
+        torch.cuda.empty_cache()
+        if self._cap is None or plan.is_cramped:
+            return
+        cap = self._cap_bytes()
+        wanted = min(cap, plan.occupied_bytes + plan.needed_bytes + plan.margin_bytes // 2) if is_first else cap
+        missing = wanted - int(torch.cuda.memory_reserved(self._device))
+        if missing > 0:
+            with contextlib.suppress(torch.OutOfMemoryError):
+                torch.empty(missing, dtype=torch.uint8, device=self._device)
+
+    # Out of memory
+
+    def see_error(self) -> None:
+        """The forward of a step has raised what is being handled now."""
+        self._has_failed = self._has_failed or isinstance(sys.exc_info()[1], torch.OutOfMemoryError)
+
+    def _recover(self, plan: Plan) -> bool:
+        """Say what was planned and what was there, and plan with less memory if that is wanted: was it?"""
+        occupied = plan.occupied_bytes
+        if self._is_gpu:
+            return_cache(self._device)
+            occupied = self._occupied() if self._planner.profile is not None else occupied
+        self._warn(self._report(plan, occupied))
+        self._has_failed, self._counts = False, self._count()
+        if self._config.on_oom != "replan" or self._planner.profile is None:
+            return False
+        self._plan_leaner(plan, occupied)
+        return True
+
+    def _report(self, plan: Plan, occupied: int) -> str:
+        parts = [
+            f"a step ran out of memory. Its plan needs {size(plan.needed_bytes)} of {size(plan.budget_bytes)}, "
+            f"with a predicted peak of {size(plan.predicted_peak_bytes)}"
+        ]
+        if self._is_gpu:
+            peak, reserved = torch.cuda.max_memory_allocated(self._device), torch.cuda.max_memory_reserved(self._device)
+            free, _ = torch.cuda.mem_get_info(self._device)
+            parts.append(f"at most {size(peak)} were allocated and {size(reserved)} reserved")
+            parts.append(f"{size(int(free))} of the device are free now")
+        if occupied != plan.occupied_bytes:
+            parts.append(
+                f"other tensors and fragments hold {size(occupied)}, and held {size(plan.occupied_bytes)} when the "
+                "plan was made"
+            )
+        return "; ".join(parts)
+
+    def _plan_leaner(self, plan: Plan, occupied: int) -> None:
+        """Plan with less memory than the plan that was too much or, if there is no such plan, with the least."""
+        less = max(plan.needed_bytes // _LESS_PARTS, occupied - plan.occupied_bytes)
+        try:
+            leaner = self._planner.tighten(plan.occupied_bytes + less)
+        except BudgetError:
+            leaner = self._planner.leanest()
+        if leaner.needed_bytes >= plan.needed_bytes:
+            self._warn("no plan needs less memory; a smaller batch does")

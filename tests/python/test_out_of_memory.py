@@ -1,0 +1,135 @@
+"""Steps that ran out of memory: what is said, and the leaner plan that follows."""
+
+import logging
+
+import pytest
+import torch
+from torch import nn
+
+import memscale
+import zoo
+from memscale._run import device_memory
+
+
+class Failing(nn.Module):
+    """Runs out of memory when it is told to."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+        self.fails = False
+
+    def forward(self, *args, **kwargs):
+        output = self.model(*args, **kwargs)
+        if self.fails:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
+        return output
+
+
+def wrapped(**fields):
+    model = Failing(zoo.LARGE.make("gpt2"))
+    _, batch = zoo.LARGE.batch_of("gpt2")
+    profile = memscale.profile(model, batch)
+    budget = (profile.predict("all").peak_bytes + profile.peak_bytes) / 2 * 64 / 63 / 1e9
+    memscale.wrap(model, memscale.Config(memory_budget_gb=budget, **fields))
+    return model, batch
+
+
+def step(model, batch):
+    model(**batch).loss.backward()
+    model.zero_grad()
+
+
+def messages(caplog):
+    return [record.message for record in caplog.records if record.levelno == logging.WARNING]
+
+
+def test_a_leaner_plan_after_it(caplog):
+    model, batch = wrapped()
+    step(model, batch)
+    before = memscale.executor_of(model).plan
+    assert before.n_recomputed > 0
+    model.fails = True
+    with pytest.raises(torch.OutOfMemoryError), caplog.at_level("INFO", logger="memscale"):
+        step(model, batch)
+    model.fails = False
+    with caplog.at_level("INFO", logger="memscale"):
+        step(model, batch)
+    after = memscale.executor_of(model).plan
+    assert after.needed_bytes < before.needed_bytes
+    assert after.n_recomputed > before.n_recomputed
+    (text,) = messages(caplog)
+    assert text.startswith("a step ran out of memory. Its plan needs ")
+    step(model, batch)
+    assert memscale.executor_of(model).plan is after
+    memscale.detach(model)
+
+
+def test_until_no_plan_is_leaner(caplog):
+    model, batch = wrapped()
+    step(model, batch)
+    needed = [memscale.executor_of(model).plan.needed_bytes]
+    for _ in range(40):
+        model.fails = True
+        with pytest.raises(torch.OutOfMemoryError):
+            step(model, batch)
+        model.fails = False
+        with caplog.at_level("INFO", logger="memscale"):
+            step(model, batch)
+        needed.append(memscale.executor_of(model).plan.needed_bytes)
+        if needed[-1] == needed[-2]:
+            break
+    assert needed == sorted(needed, reverse=True)
+    assert messages(caplog)[-1] == "no plan needs less memory; a smaller batch does"
+    memscale.detach(model)
+
+
+def test_only_the_report(caplog):
+    model, batch = wrapped(on_oom="raise")
+    step(model, batch)
+    before = memscale.executor_of(model).plan
+    model.fails = True
+    with pytest.raises(torch.OutOfMemoryError):
+        step(model, batch)
+    model.fails = False
+    with caplog.at_level("INFO", logger="memscale"):
+        step(model, batch)
+    assert memscale.executor_of(model).plan is before
+    assert len(messages(caplog)) == 1
+    memscale.detach(model)
+
+
+def test_other_errors_change_nothing(caplog):
+    model, batch = wrapped()
+    step(model, batch)
+    before = memscale.executor_of(model).plan
+    with pytest.raises(ValueError, match="batch_size"), caplog.at_level("INFO", logger="memscale"):
+        model(input_ids=torch.zeros(1, 3, dtype=torch.long), labels=torch.zeros(7, 9, dtype=torch.long))
+    with caplog.at_level("INFO", logger="memscale"):
+        step(model, batch)
+    assert memscale.executor_of(model).plan is before
+    assert not messages(caplog)
+    memscale.detach(model)
+
+
+def test_an_error_after_forward_is_found_by_the_count(caplog, monkeypatch):
+    """As on a GPU: backward ran out of memory, and torch counted it."""
+    model, batch = wrapped()
+    step(model, batch)
+    memory = memscale.executor_of(model)._device_memory
+    before = memscale.executor_of(model).plan
+    monkeypatch.setattr(memory, "_is_gpu", True)
+    monkeypatch.setattr(memory, "grow", lambda: None)
+    monkeypatch.setattr(memory, "_count", lambda: (1, 0))
+    monkeypatch.setattr(memory, "_occupied", lambda: 0)
+    monkeypatch.setattr(device_memory, "return_cache", lambda device: None)
+    monkeypatch.setattr(memory, "_report", lambda plan, occupied: "a step ran out of memory")
+    with caplog.at_level("INFO", logger="memscale"):
+        step(model, batch)
+    assert memscale.executor_of(model).plan.needed_bytes < before.needed_bytes
+    assert messages(caplog) == ["a step ran out of memory"]
+    after = memscale.executor_of(model).plan
+    step(model, batch)
+    assert memscale.executor_of(model).plan is after  # it is not counted twice
+    monkeypatch.undo()
+    memscale.detach(model)
