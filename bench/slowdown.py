@@ -40,24 +40,13 @@ import memscale
 from memscale import _core
 from memscale._cli.model_registry import make_batch, make_model
 from memscale._core import Device, Rates
+from memscale._hw import host_costs
 from memscale.plans import Plan
 from memscale.profiles import Profile
 
 transformers.logging.set_verbosity_error()
 
 SHARES = ("all", "half")
-HOST_KINDS = (
-    "dispatch_ns",
-    "product_ns",
-    "view_ns",
-    "backward_ns",
-    "backward_product_ns",
-    "backward_view_ns",
-    "list_tensor_ns",
-    "parameter_ns",
-    "saved_tensor_ns",
-    "recomputation_ns",
-)
 LEAST_PAIRS = 12  # of a model that takes too long
 
 
@@ -250,7 +239,7 @@ def simulate(profile: Profile, names: list[str], device: Device) -> dict[str, fl
 
 def count(profile: Profile, names: list[str]) -> dict[str, int]:
     """How often each host cost occurs: what a nanosecond more of it adds."""
-    rates = {**profile.device.rates.as_dict(), **dict.fromkeys(HOST_KINDS, 1)}
+    rates = {**profile.device.rates.as_dict(), **dict.fromkeys(host_costs.FIELDS, 1)}
     actions = actions_of(profile, names)
 
     def host_ns(kind: str | None) -> int:
@@ -262,7 +251,7 @@ def count(profile: Profile, names: list[str]) -> dict[str, int]:
         return int(profile.core.simulate(device, actions=actions, flags=flags)["host_ns"])
 
     base = host_ns(None)
-    return {kind: host_ns(kind) - base for kind in HOST_KINDS}
+    return {kind: host_ns(kind) - base for kind in host_costs.FIELDS}
 
 
 # Measuring

@@ -40,6 +40,14 @@ def step(model, batch):
     model.zero_grad()
 
 
+def fail(model, batch):
+    """A step that runs out of memory."""
+    model.fails = True
+    with pytest.raises(torch.OutOfMemoryError):
+        step(model, batch)
+    model.fails = False
+
+
 def messages(caplog):
     return [record.message for record in caplog.records if record.levelno == logging.WARNING]
 
@@ -49,10 +57,8 @@ def test_a_leaner_plan_after_it(caplog):
     step(model, batch)
     before = memscale.executor_of(model).plan
     assert before.n_recomputed > 0
-    model.fails = True
-    with pytest.raises(torch.OutOfMemoryError), caplog.at_level("INFO", logger="memscale"):
-        step(model, batch)
-    model.fails = False
+    with caplog.at_level("INFO", logger="memscale"):
+        fail(model, batch)
     with caplog.at_level("INFO", logger="memscale"):
         step(model, batch)
     after = memscale.executor_of(model).plan
@@ -70,10 +76,7 @@ def test_until_no_plan_is_leaner(caplog):
     step(model, batch)
     needed = [memscale.executor_of(model).plan.needed_bytes]
     for _ in range(40):
-        model.fails = True
-        with pytest.raises(torch.OutOfMemoryError):
-            step(model, batch)
-        model.fails = False
+        fail(model, batch)
         with caplog.at_level("INFO", logger="memscale"):
             step(model, batch)
         needed.append(memscale.executor_of(model).plan.needed_bytes)
@@ -88,10 +91,7 @@ def test_only_the_report(caplog):
     model, batch = wrapped(on_oom="raise")
     step(model, batch)
     before = memscale.executor_of(model).plan
-    model.fails = True
-    with pytest.raises(torch.OutOfMemoryError):
-        step(model, batch)
-    model.fails = False
+    fail(model, batch)
     with caplog.at_level("INFO", logger="memscale"):
         step(model, batch)
     assert memscale.executor_of(model).plan is before
