@@ -1,6 +1,7 @@
 """Steps that ran out of memory: what is said, and the leaner plan that follows."""
 
 import logging
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -131,5 +132,24 @@ def test_an_error_after_forward_is_found_by_the_count(caplog, monkeypatch):
     after = memscale.executor_of(model).plan
     step(model, batch)
     assert memscale.executor_of(model).plan is after  # it is not counted twice
+    monkeypatch.undo()
+    memscale.detach(model)
+
+
+def test_plans_that_take_turns_settle_once(monkeypatch):
+    """Returning memory at every step would be slow: batches of two sizes may have two plans."""
+    model, _ = wrapped()
+    memory = memscale.executor_of(model)._device_memory
+    returned = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: returned.append(1))
+    monkeypatch.setattr(memory, "_is_gpu", True)
+    monkeypatch.setattr(memory, "_count", lambda: (0, 0))
+    monkeypatch.setattr(memory, "_growing", object())
+    fields = {"grows": True, "n_changed": 1, "is_cramped": False, "budget_bytes": 9}
+    small, large = (SimpleNamespace(needed_bytes=n, **fields) for n in (1, 2))
+    for plan in (small, large, small, large, small, large):
+        memory.use(plan)
+        assert not memory.begin_step(plan)
+    assert len(returned) == 2  # once for each plan that needs more than those before
     monkeypatch.undo()
     memscale.detach(model)

@@ -20,7 +20,7 @@ from ..plans import Plan
 from .torch_state import AllocatorCap, GrowingSegments
 
 _LESS_PARTS = 16  # of what a plan needs: the plan after one that was too much has to need so much less
-_MAX_SETTLED = 4  # times, with one plan
+_MAX_SETTLED = 4  # times, until a plan needs more
 
 
 class DeviceMemory:
@@ -44,7 +44,8 @@ class DeviceMemory:
         self._growing: GrowingSegments | None = None
         self._has_failed = False  # a step ran out of memory, and nothing was done about it yet
         self._counts = self._count()
-        self._n_steps = 0  # with the current plan
+        self._most_bytes = 0  # that any plan so far needs
+        self._n_steps = 0  # since the plan that needs them came into use
         self._n_settled = 0
 
     def attach(self) -> None:
@@ -61,10 +62,13 @@ class DeviceMemory:
         if self._growing is not None:
             self._growing.release()
             self._growing = None
+        self._most_bytes = 0
 
     def use(self, plan: Plan) -> None:
         """Steps run with this plan from now on."""
-        self._n_steps = self._n_settled = 0
+        if plan.needed_bytes > self._most_bytes:  # plans of several sizes may take turns at every step
+            self._most_bytes = plan.needed_bytes
+            self._n_steps = self._n_settled = 0
         if plan.grows or plan.n_changed > 0:  # whatever a plan says that was made elsewhere
             self.grow()
 
@@ -113,7 +117,8 @@ class DeviceMemory:
         return self._has_failed and self._recover(plan)
 
     def _settle(self, plan: Plan, has_retried: bool) -> None:
-        """After the first step with a plan, and after one that had to return memory: take the memory of a step at once.
+        """Take the memory of a step at once: after the first step with a plan that needs more than those before, and
+        after a step that had to return memory.
 
         The first step is another than those that follow: units are checked, and the optimizer makes its state. Its
         unused memory is returned. Under a cap torch counts a request as new memory even if most of it is there
