@@ -2,14 +2,15 @@
 
     python bench/slowdown.py --out FILE.json [--device cpu|cuda] [--only NAME] [--pairs 40] [--minutes 11] [--table F]
 
-Each model trains next to a copy of itself with every block recomputed, and with every second one. Steps are
-interleaved; the figure is the median of the ratios of neighbours with its 95 % interval. On a GPU, all threads that
+Each model trains next to a copy of itself with every block recomputed, and with every second one: the models of
+``bench/budgets.py``, and some that are limited by the host. Steps are interleaved, and which of them goes first
+alternates; the figure is the median of the ratios of neighbours with its 95 % interval. On a GPU, all threads that
 queue operations share one core: torch runs the plain backward on a thread of its own and MemScale runs it on the
-calling one, so on cores of unequal speed the ratio would be that of the cores. The machine is calibrated
-first, into a temporary file. Predicted is the ratio of two simulations, with these rates and with those of the table.
-A row also has what the host took to queue each phase, and how many operations of each kind, saved tensors and
-recomputations the profile counts, so that costs can be fitted to the rows. It can be stopped and started again: rows
-that the file has are not measured twice, and after so many minutes it ends by itself.
+calling one, so on cores of unequal speed the ratio would be that of the cores. The machine is calibrated first, into a
+temporary file. Predicted is the ratio of two simulations, with these rates and with those of the table. A row also has
+what the host took to queue each phase, and how many operations of each kind, saved tensors and recomputations the
+profile counts, so that costs can be fitted to the rows. It can be stopped and started again: rows that the file has are
+not measured twice, and after so many minutes it ends by itself.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import torch
 import transformers
 
+import budgets
 import memscale
 from memscale import _core
 from memscale._cli.model_registry import make_batch, make_model
@@ -52,7 +54,7 @@ LEAST_PAIRS = 12  # of a model that takes too long
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A model and a batch."""
+    """A model and a batch; a batch of 0: a model of ``bench/budgets.py``, which has its own."""
 
     model: str
     batch: int
@@ -61,7 +63,8 @@ class Case:
     optimizer: str = "foreach"  # or "fused"
 
     def __str__(self) -> str:
-        return f"{self.model} {self.batch}x{self.length}, {self.precision}, {self.optimizer} AdamW"
+        size = f" {self.batch}x{self.length}" if self.batch else ""
+        return f"{self.model}{size}, {self.precision}, {self.optimizer} AdamW"
 
 
 def _modern_bert(**sizes: Any) -> Any:
@@ -115,7 +118,6 @@ _SMALL_MODERN = {
 # Models that the registry does not have, and small ones for CPUs.
 MODELS: dict[str, Callable[[], Any]] = {
     "modernbert-base": _modern_bert,
-    "opt-350m": lambda: _opt(1024, 24, 16),
     "tiny-gpt2": lambda: _gpt2(64, 6, 4, 256),
     "small-gpt2": lambda: _gpt2(256, 6, 4, 2048),
     "tiny-bert": lambda: _bert(64, 6, 4, 256),
@@ -127,22 +129,16 @@ MODELS: dict[str, Callable[[], Any]] = {
     "small-vit": lambda: _vit(192, 6, 3),
 }
 
+# All of those of the budgets, and others: small batches, for which the host is the limit, and other optimizers.
 GPU_CASES = [
+    *(Case(name, 0, 0, "bf16" if case.autocast else "fp32") for name, case in budgets.CASES.items()),
     Case("gpt2", 4, 256),
-    Case("gpt2", 32, 512),
     Case("gpt2-medium", 4, 512, "pure-bf16", "fused"),
-    Case("gpt2-medium", 8, 1024),
     Case("bert-large", 8, 128),
-    Case("bert-large", 32, 256),
     Case("bert-base", 64, 128, "fp32"),
-    Case("opt-350m", 8, 512),
-    Case("modernbert-base", 16, 512),
     Case("t5-base", 4, 256),
-    Case("t5-base", 16, 512),
     Case("vit-base", 32, 0),
-    Case("whisper-small", 8, 128),
     Case("llama-1b", 1, 512),
-    Case("llama-1b", 2, 2048),
     Case("qwen-0.5b", 4, 512, "pure-bf16", "fused"),
 ]
 CPU_CASES = [
@@ -165,12 +161,16 @@ class Run:
         torch.manual_seed(0)
         self.case, self.device = case, device
         dtype = torch.bfloat16 if case.precision == "pure-bf16" else torch.float32
-        if case.model in MODELS:
-            with torch.device(device):
-                self.model = MODELS[case.model]().to(dtype).train()
+        if case.model in budgets.CASES:
+            self.model, self.batch = budgets.CASES[case.model].make()
+            self.model.train()
         else:
-            self.model = make_model(case.model, device, dtype)
-        self.batch = make_batch(self.model.config, case.batch, case.length, device, dtype)
+            if case.model in MODELS:
+                with torch.device(device):
+                    self.model = MODELS[case.model]().to(dtype).train()
+            else:
+                self.model = make_model(case.model, device, dtype)
+            self.batch = make_batch(self.model.config, case.batch, case.length, device, dtype)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-6, **{case.optimizer: True})
 
     def synchronize(self) -> None:
@@ -307,7 +307,11 @@ def measure_pairs(plain: Run, wrapped: Run, pairs: int, seconds: float) -> list[
             plain_step(), wrapped.step()
         end = time.monotonic() + seconds
         while len(found) < pairs and (len(found) < LEAST_PAIRS or time.monotonic() < end):
-            found.append((plain_step(), wrapped.step()))
+            if len(found) % 2:
+                found.append((plain_step(), wrapped.step()))
+            else:
+                after = wrapped.step()
+                found.append((plain_step(), after))
     return found
 
 

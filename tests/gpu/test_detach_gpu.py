@@ -174,13 +174,13 @@ def test_a_cap_dies_with_its_model():
 def test_backward_runs_on_the_calling_thread_until_detach(quiet_config):
     def thread_of_backward(model):
         names = []
-        args, kwargs = zoo.move(zoo.batch_of("mlp"), torch.device("cuda"), torch.float32)
+        args, kwargs = zoo.move(zoo.batch_of("gpt2"), torch.device("cuda"), torch.float32)
         output = model(*args, **kwargs)
-        output.register_hook(lambda gradient: names.append(threading.get_ident()))
-        output.sum().backward()
+        output.logits.register_hook(lambda gradient: names.append(threading.get_ident()))
+        output.loss.backward()
         return names[0]
 
-    model = zoo.make("mlp").cuda()
+    model = zoo.make("gpt2").cuda()
     assert thread_of_backward(model) != threading.get_ident()
     memscale.wrap(model, quiet_config)
     assert thread_of_backward(model) == threading.get_ident()

@@ -1,4 +1,4 @@
-"""Backward stays on the thread that calls it while a model on one GPU is attached, and only then."""
+"""Backward stays on the thread that calls it while layers of a model on one GPU are recomputed, and only then."""
 
 import gc
 import threading
@@ -23,12 +23,12 @@ def threads_in_use():
 
 
 def forward_of(model):
-    args, kwargs = zoo.batch_of("mlp")
+    args, kwargs = zoo.batch_of("gpt2")
     return model(*args, **kwargs)
 
 
 def wrapped(config):
-    return memscale.wrap(zoo.make("mlp"), config)
+    return memscale.wrap(zoo.make("gpt2"), config)
 
 
 def test_until_detach(on_a_gpu, quiet_config):
@@ -92,6 +92,14 @@ def test_other_threads_are_left_alone(on_a_gpu, quiet_config):
     assert seen == [True, False]
     memscale.detach(model)
     assert threads_in_use()
+
+
+def test_not_where_nothing_is_done(on_a_gpu):
+    model = wrapped(memscale.Config(memory_budget_gb=1, enable_logging=False))
+    forward_of(model)
+    assert memscale.executor_of(model).plan.n_recomputed == 0
+    assert threads_in_use()
+    memscale.detach(model)
 
 
 def test_not_on_a_cpu(quiet_config):

@@ -229,11 +229,12 @@ def test_eight_gigabytes():
 
 @pytest.mark.long
 def test_what_an_owner_of_eight_gigabytes_is_told(monkeypatch):
-    """A model of 1.2 B parameters: other types and another optimizer, not another card."""
+    """A model of 1.2 B parameters: other types, another optimizer and recomputation, not another card."""
     monkeypatch.setattr(estimate_command, "_SECONDS", 1e6)
     options = EstimateOptions("llama-1b", batch=1, seq=1024, gpu="rtx4060")
     ways = estimate_command.run(options).alternatives
-    assert [way.options for way in ways if way.fits] == ["--precision pure-bf16 --optimizer adafactor"]
+    sentence = "--precision pure-bf16 --optimizer adafactor --recompute blocks"
+    assert [way.options for way in ways if way.fits] == [sentence]
     named = EstimateOptions("llama-1b", 1, 1024, "rtx4060", "adafactor", "pure-bf16", recompute="blocks")
     assert estimate_command.run(named).prediction.fits
 

@@ -5,6 +5,7 @@ and steps that ran out of memory.
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
 from collections.abc import Callable
 
@@ -148,6 +149,7 @@ class DeviceMemory:
         """Say what was planned and what was there, and plan with less memory if that is wanted: was it?"""
         occupied = plan.occupied_bytes
         if self._is_gpu:
+            gc.collect()  # an exception and the frames of the step that it failed in often hold each other
             return_cache(self._device)
             occupied = self._occupied() if self._planner.profile is not None else occupied
         self._warn(self._report(plan, occupied))

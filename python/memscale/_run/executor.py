@@ -262,8 +262,11 @@ class Executor:
         self._begin_step(module, args, kwargs)
 
     def _begin_step(self, module: nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._backward is not None:
+        self._choose_plan(module, args, kwargs)
+        if self._backward is not None and (self._watching.is_active or self.recomputes()):
             self._backward.take()
+
+    def _choose_plan(self, module: nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._is_given or not may_hook():
             return
         if self._device_memory.begin_step(self.plan):
