@@ -245,8 +245,8 @@ static void record(recorder *r, int64_t n, bool different, bool recomputed) {
 static ms_profile *make_profile(int64_t n, bool different) {
     static const char *const op_names[] = {"aten.mm.default", "aten.gelu.default",
                                            "aten._scaled_dot_product_flash_attention.default"};
-    static const ms_trace_operand operands[] = {{0, 4, 2, {4096, 1024, 1, 1, 1, 1}},
-                                                {0, 4, 2, {1024, 1024, 1, 1, 1, 1}}};
+    static const ms_trace_operand operands[] = {{0, 4, 2, {4096, 1024, 1, 1, 1, 1}, 1},
+                                                {0, 4, 2, {1024, 1024, 1, 1, 1, 1}, 1}};
     static const ms_trace_op ops[] = {{0, 0, 2, 0}, {1, 0, 1, 0}, {2, 0, 2, 0}};
     static char texts[MAX_UNITS][24];
     static const char *names[MAX_UNITS];

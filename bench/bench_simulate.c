@@ -99,8 +99,8 @@ static void record(recorder *r, int recomputed) {
 static ms_profile *made_up(void) {
     static const char *const op_names[] = {"aten.mm.default", "aten.gelu.default", "aten.add.Tensor",
                                            "aten.view.default"};
-    static const ms_trace_operand operands[] = {{0, 4, 2, {512, 1024, 1, 1, 1, 1}},
-                                                {0, 4, 2, {1024, 1024, 1, 1, 1, 1}}};
+    static const ms_trace_operand operands[] = {{0, 4, 2, {512, 1024, 1, 1, 1, 1}, 1},
+                                                {0, 4, 2, {1024, 1024, 1, 1, 1, 1}, 1}};
     static const ms_trace_op ops[] = {{0, 0, 2, 0}, {1, 0, 1, 0}, {2, 0, 2, 0}, {3, 0, 1, 0}};
     static char texts[N_UNITS][16];
     static const char *names[N_UNITS];

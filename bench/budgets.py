@@ -6,8 +6,8 @@ For each model four budgets, from the least with which torch's allocator need no
 the plain step needs; and a fifth one, the least of all, in which it has to. Before a model is built, tensors of many
 sizes come and go, and some stay. Then ``memscale.wrap(model, Config(memory_budget_gb=...))``, nothing else changed, and
 20 steps. A row has what torch's allocator reserved and allocated at most, how often it ran out of memory or had to
-return memory first, and how many recomputed layers could have been kept by the simulator. With ``--jobs 1`` it also has
-what the driver counts beyond torch's, next to that of an unwrapped run.
+return memory first, how many recomputed layers could have been kept by the simulator, and what the driver counts for
+the process beyond what torch reserved, next to that of an unwrapped run before.
 
 Each model runs in a process of its own, several at a time. It can be stopped and started again: models that the file
 has are not run twice, and after so many minutes no more are started.
@@ -50,6 +50,7 @@ SHARES = (0.0, 1 / 3, 2 / 3, 1.0)  # of the way from the least calm budget to th
 CRAMPED = -1.0  # the least budget of all
 N_STEPS = 20
 GRANULE = 20 << 20
+DRIVER_GRANULE = 2 << 20  # what the driver counts is rounded
 Batch = dict[str, torch.Tensor]
 
 
@@ -227,7 +228,7 @@ def could_keep(executor: Any) -> list[str]:
     return names
 
 
-def train(case: Case, budget: int, alone: bool) -> dict[str, Any]:
+def train(case: Case, budget: int) -> dict[str, Any]:
     """20 steps within a budget."""
     forget()
     before = torch.cuda.memory_stats()
@@ -269,35 +270,34 @@ def train(case: Case, budget: int, alone: bool) -> dict[str, Any]:
             "is_cramped": plan.is_cramped,
             "could_keep": could_keep(executor),
         }
-    if alone:
-        row["driver_beyond_bytes"] = driver_beyond()
+    row["driver_beyond_bytes"] = driver_beyond()
     memscale.detach(run.model)
     row["settings_are_back"] = torch.cuda.memory._snapshot()["allocator_settings"] == settings
     return row
 
 
-def driver_beyond() -> int:
-    """What the driver counts as used and torch has not reserved. Of the whole device: nothing else may run on it."""
-    free, total = torch.cuda.mem_get_info()
-    return int(total - free - torch.cuda.memory_reserved())
+def driver_beyond() -> int | None:
+    """What the driver counts for this process and torch has not reserved; None where it does not say."""
+    command = ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    used = dict(line.split(", ") for line in listed.splitlines() if line.count(", ") == 1).get(str(os.getpid()), "")
+    return (int(used) << 20) - torch.cuda.memory_reserved() if used.isdigit() else None
 
 
-def measure(name: str, alone: bool) -> list[dict[str, Any]]:
+def measure(name: str) -> list[dict[str, Any]]:
     case = CASES[name]
     stays = fragment()
+    run = Run(case, None)
+    for _ in range(3):
+        run.step()
+    torch.cuda.synchronize()
+    unwrapped = {"driver_beyond_unwrapped_bytes": driver_beyond()}
+    del run
+    forget()
     budgets = find_range(case)
     rows: list[dict[str, Any]] = []
-    unwrapped: dict[str, Any] = {}
-    if alone:
-        forget()
-        run = Run(case, None)
-        for _ in range(3):
-            run.step()
-        torch.cuda.synchronize()
-        unwrapped["driver_beyond_unwrapped_bytes"] = driver_beyond()
-        del run
     for share, budget in budgets.items():
-        rows.append({"model": name, "share": round(share, 3), **train(case, budget, alone), **unwrapped})
+        rows.append({"model": name, "share": round(share, 3), **train(case, budget), **unwrapped})
         print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
     del stays
     return rows
@@ -315,21 +315,30 @@ def verdict(row: dict[str, Any]) -> str:
     used = row["reserved_bytes"] / row["budget_bytes"]
     if row.get("n_recomputed") and used < 0.95 and row["could_keep"]:
         faults.append(f"{100 * used:.1f} % used, and {len(row['could_keep'])} layers could be kept")
+    if (row["driver_beyond_bytes"] or 0) > (row["driver_beyond_unwrapped_bytes"] or 0) + DRIVER_GRANULE:
+        faults.append("the driver counts more beyond torch's than for the unwrapped run")
     if not row["settings_are_back"]:
         faults.append("settings of the allocator changed")
     return "; ".join(faults)
 
 
+def driver_text(row: dict[str, Any]) -> str:
+    """What the driver counts beyond torch's, and that of the unwrapped run, in MB."""
+    beyond, plain = row["driver_beyond_bytes"], row["driver_beyond_unwrapped_bytes"]
+    return "" if beyond is None or plain is None else f"{beyond / 1e6:.0f} ({plain / 1e6:.0f})"
+
+
 def table(rows: list[dict[str, Any]], conditions: dict[str, Any]) -> str:
     lines = [json.dumps(conditions), ""]
-    lines += ["| model | budget | reserved | used | allocated | predicted | error | recomputed | fault |"]
-    lines += ["|---|---|---|---|---|---|---|---|---|"]
+    lines += ["| model | budget | reserved | used | driver | allocated | predicted | error | recomputed | fault |"]
+    lines += ["|---|---|---|---|---|---|---|---|---|---|"]
     for row in rows:
         predicted = row.get("predicted_bytes", 0)
         error = predicted / row["allocated_bytes"] - 1
         lines.append(
             f"| {row['model']} | {row['budget_bytes'] / 1e9:.3f} | {row['reserved_bytes'] / 1e9:.3f} "
-            f"| {100 * row['reserved_bytes'] / row['budget_bytes']:.1f} % | {row['allocated_bytes'] / 1e9:.3f} "
+            f"| {100 * row['reserved_bytes'] / row['budget_bytes']:.1f} % | {driver_text(row)} "
+            f"| {row['allocated_bytes'] / 1e9:.3f} "
             f"| {predicted / 1e9:.3f} | {100 * error:+.2f} % | {row.get('n_recomputed')} of {row.get('n_layers')}"
             f"{', cramped' if row.get('is_cramped') else ''} "
             f"| {verdict(row)} |"
@@ -351,7 +360,7 @@ def conditions(options: argparse.Namespace) -> dict[str, Any]:
 
 def run_child(name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     """The rows of one model, from a process of its own."""
-    command = [sys.executable, __file__, "--child", name] + (["--alone"] if options.jobs == 1 else [])
+    command = [sys.executable, __file__, "--child", name]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     with contextlib.suppress(ValueError, IndexError):
         return list(json.loads(done.stdout.splitlines()[-1]))
@@ -367,13 +376,12 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=11, help="no model is started after so many")
     parser.add_argument("--jobs", type=int, default=8, help="processes at a time")
     parser.add_argument("--child", help=argparse.SUPPRESS)
-    parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if not torch.cuda.is_available():
         print("this benchmark needs a GPU", file=sys.stderr)
         return 1
     if options.child:
-        print(json.dumps(measure(options.child, options.alone)))
+        print(json.dumps(measure(options.child)))
         return 0
     rows: list[dict[str, Any]] = []
     if options.out and options.out.exists():

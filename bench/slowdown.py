@@ -6,11 +6,12 @@ Each model trains next to a copy of itself with every block recomputed, and with
 ``bench/budgets.py``, and some that are limited by the host. Steps are interleaved, and which of them goes first
 alternates; the figure is the median of the ratios of neighbours with its 95 % interval. On a GPU, all threads that
 queue operations share one core: torch runs the plain backward on a thread of its own and MemScale runs it on the
-calling one, so on cores of unequal speed the ratio would be that of the cores. The machine is calibrated first, into a
-temporary file. Predicted is the ratio of two simulations, with these rates and with those of the table. A row also has
-what the host took to queue each phase, and how many operations of each kind, saved tensors and recomputations the
-profile counts, so that costs can be fitted to the rows. It can be stopped and started again: rows that the file has are
-not measured twice, and after so many minutes it ends by itself.
+calling one, so on cores of unequal speed the ratio would be that of the cores. Predicted is the ratio of two
+simulations: with rates that were calibrated once, at the start; with host costs that were measured between the steps of
+the row, as calibration measures them, since the speed of a shared host doubles and halves within minutes; and with the
+rates of the table. A row also has what the host took to queue each phase, and how many operations of each kind, saved
+tensors and recomputations the profile counts, so that costs can be fitted to the rows. It can be stopped and started
+again: rows that the file has are not measured twice, and after so many minutes it ends by itself.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from memscale import _core
 from memscale._cli.model_registry import make_batch, make_model
 from memscale._core import Device, Rates
 from memscale._hw import host_costs
+from memscale._hw.host_costs import HostBench
 from memscale.plans import Plan
 from memscale.profiles import Profile
 
@@ -160,6 +162,7 @@ class Run:
     def __init__(self, case: Case, device: str) -> None:
         torch.manual_seed(0)
         self.case, self.device = case, device
+        self.plan: str | None = None  # as JSON: what is recomputed changes
         dtype = torch.bfloat16 if case.precision == "pure-bf16" else torch.float32
         if case.model in budgets.CASES:
             self.model, self.batch = budgets.CASES[case.model].make()
@@ -197,7 +200,9 @@ class Run:
         return memscale.profile(self.model, self.batch, optimizer=self.optimizer, precision=precision)
 
     def recompute(self, names: list[str]) -> None:
-        plan = json.loads(memscale.plan(self.model, self.batch).to_json())
+        if self.plan is None:
+            self.plan = memscale.plan(self.model, self.batch).to_json()
+        plan = json.loads(self.plan)
         for unit in plan["units"]:
             unit["action"] = "recompute" if unit["name"] in names else "keep"
         plan["model_options"] = []
@@ -292,14 +297,19 @@ def on_one_core() -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def measure_pairs(plain: Run, wrapped: Run, pairs: int, seconds: float) -> list[tuple[list[float], list[float]]]:
+Pair = tuple[list[float], list[float]]
+
+
+def measure_pairs(
+    plain: Run, wrapped: Run, pairs: int, seconds: float, between: Callable[[], object] | None = None
+) -> list[Pair]:
     """Steps of both, one after the other. MemScale keeps backward on this thread; the other has torch's default."""
 
     def plain_step() -> list[float]:
         with torch.autograd.set_multithreading_enabled(True):
             return plain.step()
 
-    found: list[tuple[list[float], list[float]]] = []
+    found: list[Pair] = []
     for _ in range(2):
         plain_step(), wrapped.step()  # autograd's threads exist after it
     with on_one_core() if plain.device == "cuda" else contextlib.nullcontext():
@@ -312,27 +322,45 @@ def measure_pairs(plain: Run, wrapped: Run, pairs: int, seconds: float) -> list[
             else:
                 after = wrapped.step()
                 found.append((plain_step(), after))
+            if between is not None:
+                between()
     return found
 
 
-def measure(case: Case, share: str, device: str, options: argparse.Namespace) -> dict[str, Any]:
-    plain, wrapped = Run(case, device), Run(case, device)
-    profile = wrapped.profile()
+class Subject:
+    """A model and a copy of it, and what is known about its step."""
+
+    def __init__(self, case: Case, device: str) -> None:
+        self.plain, self.wrapped = Run(case, device), Run(case, device)
+        self.profile = self.wrapped.profile()
+
+
+def measure(subject: Subject, share: str, options: argparse.Namespace) -> dict[str, Any]:
+    plain, wrapped, profile = subject.plain, subject.wrapped, subject.profile
+    case, device = plain.case, plain.device
     blocks = [unit.name for unit in profile.units if unit.name in profile.blocks]
     names = blocks if share == "all" else blocks[::2]
     row: dict[str, Any] = {"case": str(case), **dataclasses.asdict(case), "share": share, "source": profile.source}
     row |= {"n_recomputed": len(names), "n_units": len(profile.units)}
-    for label, where in (("", profile.device), ("table_", with_rates(profile.device, table_rates(profile.device)))):
+    for label, where in (
+        ("once_", profile.device),
+        ("table_", with_rates(profile.device, table_rates(profile.device))),
+    ):
         before, after = simulate(profile, [], where), simulate(profile, names, where)
         row |= {f"{label}predicted": after["step"] / before["step"], f"{label}plain": before, f"{label}wrapped": after}
     row["counts"] = {"plain": count(profile, []), "wrapped": count(profile, names)}
     wrapped.recompute(names)
-    pairs = measure_pairs(plain, wrapped, options.pairs, options.seconds)
+    bench, rounds = HostBench(torch.device(device), plain.synchronize), []
+    pairs = measure_pairs(plain, wrapped, options.pairs, options.seconds, between=lambda: rounds.append(bench.round()))
+    host = bench.costs({name: statistics.median(times[name] for times in rounds) for name in rounds[0]})
+    where = with_rates(profile.device, Rates(**{**profile.device.rates.as_dict(), **host}))
+    before, after = simulate(profile, [], where), simulate(profile, names, where)
+    row |= {"predicted": after["step"] / before["step"], "plain": before, "wrapped": after, "host": host}
     ratios = [(b[-1] - b[0]) / (a[-1] - a[0]) for a, b in pairs]
     low, high = interval(ratios)
     row |= {"pairs": len(pairs), "ratio": statistics.median(ratios), "ratio_low": low, "ratio_high": high}
     row["measured"] = {"plain": phases([a for a, _ in pairs]), "wrapped": phases([b for _, b in pairs])}
-    row |= {"error": row["predicted"] - row["ratio"], "table_error": row["table_predicted"] - row["ratio"]}
+    row |= {f"{label}error": row[f"{label}predicted"] - row["ratio"] for label in ("", "once_", "table_")}
     row["n_run_recomputed"] = memscale.executor_of(wrapped.model).plan.n_recomputed
     memscale.detach(wrapped.model)
     return row
@@ -350,16 +378,17 @@ def forget() -> None:
 def table(document: dict[str, Any]) -> str:
     rows = [row for row in document["rows"] if "ratio" in row]
     lines = [json.dumps(document["conditions"]), ""]
-    lines += ["| model | recomputed | plain | measured | predicted | error | by the table | error |"]
-    lines += ["|---|---|---|---|---|---|---|---|"]
+    lines += ["| model | recomputed | plain | measured | predicted | error | calibrated once | error | table | error |"]
+    lines += ["|---|---|---|---|---|---|---|---|---|---|"]
     for row in rows:
         lines.append(
             f"| {row['case']} | {row['n_run_recomputed']} of {row['n_units']} "
             f"| {row['measured']['plain']['step']:.1f} ms "
             f"| {row['ratio']:.3f} ({row['ratio_low']:.3f} to {row['ratio_high']:.3f}) | {row['predicted']:.3f} "
-            f"| {row['error']:+.3f} | {row['table_predicted']:.3f} | {row['table_error']:+.3f} |"
+            f"| {row['error']:+.3f} | {row['once_predicted']:.3f} | {row['once_error']:+.3f} "
+            f"| {row['table_predicted']:.3f} | {row['table_error']:+.3f} |"
         )
-    for name, key in (("calibrated", "error"), ("table", "table_error")):
+    for name, key in (("predicted", "error"), ("calibrated once", "once_error"), ("table", "table_error")):
         errors = [row[key] for row in rows]
         if errors:
             middle = statistics.median(abs(error) for error in errors)
@@ -401,19 +430,25 @@ def main() -> int:
         os.environ["MEMSCALE_CALIBRATION"] = str(Path(folder) / "calibration.json")
         Path(os.environ["MEMSCALE_CALIBRATION"]).write_text(json.dumps(document["calibration"]), encoding="utf-8")
         for case in CPU_CASES if options.device == "cpu" else GPU_CASES:
+            known = {row["share"] for row in document["rows"] if row["case"] == str(case)}
+            subject = None
+            forget()
             for share in SHARES:
-                known = any(row["case"] == str(case) and row["share"] == share for row in document["rows"])
-                if known or time.monotonic() > end or (options.only and case.model not in options.only):
+                if share in known or time.monotonic() > end or (options.only and case.model not in options.only):
                     continue
-                forget()
                 row: dict[str, Any] = {"case": str(case), "share": share}
                 try:
-                    row = measure(case, share, options.device, options)
+                    subject = subject or Subject(case, options.device)
+                    row = measure(subject, share, options)
                 except (RuntimeError, ValueError) as error:  # of this model alone: the others still count
                     row["problem"] = str(error).splitlines()[0]
                 document["rows"].append(row)
                 options.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-                shown = {key: row[key] for key in ("ratio", "predicted", "table_predicted", "problem") if key in row}
+                shown = {
+                    key: row[key]
+                    for key in ("ratio", "predicted", "once_predicted", "table_predicted", "problem")
+                    if key in row
+                }
                 print(f"{case}, {share}: {json.dumps(shown)}", file=sys.stderr, flush=True)
     text = table(document)
     if options.table:

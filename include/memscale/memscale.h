@@ -817,7 +817,8 @@ typedef struct ms_trace_operand {
     int64_t storage; /* -1: not on the device */
     int64_t element_bytes;
     int64_t n_dims;
-    int64_t dims[6]; /* padded with 1 */
+    int64_t dims[6];     /* padded with 1 */
+    int64_t last_stride; /* of the last dimension, in elements; 1 or 0: that one is contiguous */
 } ms_trace_operand;
 
 #define MS_TRACE_SCRATCHES 3

@@ -139,8 +139,15 @@ static int64_t dim_from_end(const ms__operand *t, int64_t back) {
     return i >= 0 && i < MS__MAX_DIMS ? times(1, t->dims[i]) : 1;
 }
 
+/* How many elements lie next to each other: of rows or, in a matrix that is transposed, of columns. */
+static int64_t contiguous_elements(const ms__operand *t) {
+    return dim_from_end(t, t->last_stride == 0 || t->last_stride == 1 ? 0 : 1);
+}
+
 static void cost_product(const ms__operand *a, const ms__operand *b, ms__op_cost *out) {
     out->is_matrix = true;
+    uint64_t rows = (uint64_t)(contiguous_elements(a) | contiguous_elements(b) | dim_from_end(b, 0));
+    out->alignment = (int64_t)(rows & -rows);
     out->flops = times(times(2, elements(a)), dim_from_end(b, 0));
     if (a->element_bytes != 2) return;
     out->rule = MS__SCRATCH_PRODUCT16;

@@ -40,6 +40,7 @@ typedef struct ms__op_cost {
     bool is_matrix;        /* goes through cuBLAS */
     bool is_biased;        /* goes through cuBLASLt, which adds a row to a product */
     bool is_attention;     /* one kernel for all of it */
+    int64_t alignment;     /* of the rows of a product's matrices, in elements: the largest power of 2; 0: not known */
     bool is_random;        /* draws random numbers */
     enum ms__scratch_rule rule;
     int64_t n[MS__SCRATCH_NUMBERS];

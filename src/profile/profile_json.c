@@ -10,7 +10,7 @@
 #include "step_json.h"
 
 #define VERSION_KEY "memscale_profile"
-#define VERSION 3
+#define VERSION 4
 #define STEP_KEY "step"
 
 static const struct {

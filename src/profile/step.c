@@ -110,6 +110,11 @@ static ms_status end_operation(builder *b, walk *w) {
 
 static bool is_list_operation(const char *name) { return strncmp(name, "aten._foreach_", 14) == 0; }
 
+static uint32_t alignment_flag(const ms__op_cost *cost) {
+    if (!cost->is_matrix || cost->element_bytes != 2 || cost->alignment == 0 || cost->alignment >= 8) return 0;
+    return cost->alignment == 1 ? MS__OP_ODD : MS__OP_UNEVEN;
+}
+
 static ms_status walk_op(builder *b, walk *w, int64_t index) {
     const ms_trace *trace = w->trace;
     const ms_trace_op *op = &trace->ops[index];
@@ -120,7 +125,7 @@ static ms_status walk_op(builder *b, walk *w, int64_t index) {
     ms__step_cost known = {.element_bytes = (uint32_t)cost.element_bytes};
     known.flags = (cost.is_view ? MS__OP_VIEW : 0U) | (cost.is_matrix ? MS__OP_MATRIX : 0U) |
                   (cost.is_biased ? MS__OP_BIASED : 0U) | (cost.is_attention ? MS__OP_ATTENTION : 0U) |
-                  (cost.is_random ? MS__OP_RANDOM : 0U);
+                  (cost.is_random ? MS__OP_RANDOM : 0U) | alignment_flag(&cost);
     if (w->repeating >= 0) {
         known.flags |= MS__OP_REPEATED + MS__OP_TENSOR * w->n_saved;
         w->n_saved = 0;

@@ -54,7 +54,9 @@ enum {
     MS__OP_BIASED = 16,
     MS__OP_REPEATED = 32, /* by a recomputation: a forward operation that runs in backward */
     MS__OP_LIST = 64,     /* it works on lists of tensors, as optimizers call it */
-    MS__OP_TENSOR = 128,  /* one of the tensors that are counted */
+    MS__OP_ODD = 128,     /* a product of 16-bit elements whose rows have odd lengths */
+    MS__OP_UNEVEN = 256,  /* a product of 16-bit elements whose rows are no multiples of 16 bytes, though even */
+    MS__OP_TENSOR = 512,  /* one of the tensors that are counted */
     MS__OP_MAX_TENSORS = 65535,
     MS__OP_ALL = MS__OP_TENSOR * MS__OP_MAX_TENSORS + MS__OP_TENSOR - 1
 };

@@ -72,7 +72,8 @@ static const char *compare_events(const ms__step *a, const ms__step *b, uint32_t
     if (x->kind != y->kind) return "the events differ";
     if (x->kind == MS__OPERATION) {
         const ms__step_cost *c = &a->costs[x->index], *d = &b->costs[y->index];
-        return c->element_bytes != d->element_bytes || c->flags != d->flags ? "the operations differ" : NULL;
+        uint32_t other = (c->flags ^ d->flags) & ~(uint32_t)(MS__OP_ODD | MS__OP_UNEVEN); /* these follow the sizes */
+        return c->element_bytes != d->element_bytes || other != 0 ? "the operations differ" : NULL;
     }
     if (x->kind == MS__SCRATCH)
         return a->scratches[x->index].rule != b->scratches[y->index].rule ? "the kernels differ" : NULL;

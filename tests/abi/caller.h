@@ -25,7 +25,7 @@
     "[[[1,[2,0,0,1,0,2,0,3,1,-1],[2,0,[3,4,1],1,0]],[3,[2,0,0,4,2,0,2,0,1,0,1,-3,1,2],[2,0,2,0,1,2,1,-1]]]], "         \
     "\"units\": [0,0,0], \"order\": [-1,0,1,2,-1,-1,2,1,0]}"
 #define PROFILE                                                                                                        \
-    "{\"memscale_profile\": 3, \"resident_bytes\": 12000000, \"outside_bytes\": 0, \"units\": [" UNIT(                 \
+    "{\"memscale_profile\": 4, \"resident_bytes\": 12000000, \"outside_bytes\": 0, \"units\": [" UNIT(                 \
         "a", "50000000") ", " UNIT("b", "50000000") ", " UNIT("c", "50000000") "], \"step\": " STEP "}"
 
 #endif

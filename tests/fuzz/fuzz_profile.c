@@ -17,7 +17,7 @@
 #define MAX_SEARCHED 3  /* units of the models that are planned with every action */
 
 const char *const fuzz_dictionary[] = {"\"memscale_profile\": 1",
-                                       "\"memscale_profile\": 3",
+                                       "\"memscale_profile\": 4",
                                        "\"resident_bytes\": ",
                                        "\"outside_bytes\": ",
                                        "\"units\": [",

@@ -3,6 +3,7 @@
 With MEMSCALE_REQUIRE_GPU=1 (tools/test_gpu.sh sets it) none is skipped: without a GPU they fail.
 """
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -14,6 +15,8 @@ import pytest
 import torch
 
 from fixtures import _repeatable, _watched, no_warnings, quiet_config, recomputed  # noqa: F401
+from memscale._run import torch_state
+from memscale._run.executor import Executor
 
 
 def pytest_collection_modifyitems(items):
@@ -26,6 +29,10 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(autouse=True)
 def _clean_gpu():
     yield
+    if torch_state._device_caps:  # of a test that failed: its cap would fail all others
+        for thing in gc.get_objects():
+            if isinstance(thing, Executor):
+                thing.detach()
     if torch.cuda.is_available():
         torch.cuda.synchronize()
         torch._C._cuda_clearCublasWorkspaces()  # each thread that multiplied has one

@@ -60,11 +60,15 @@ def test_a_step_that_runs_out_of_memory(caplog):
         step(model, x, optimizer)
     before = memscale.executor_of(model).plan
     torch.cuda.empty_cache()
-    other = torch.empty(budget - torch.cuda.memory_reserved() - (200 << 20), dtype=torch.uint8, device="cuda")
-    with pytest.raises(torch.OutOfMemoryError):
-        step(model, x, optimizer)
+
+    def fail():  # in a frame of its own: the exception keeps its variables alive
+        other = torch.empty(budget - torch.cuda.memory_reserved() - (200 << 20), dtype=torch.uint8, device="cuda")
+        with pytest.raises(torch.OutOfMemoryError):
+            step(model, x, optimizer)
+        del other
+
+    fail()
     optimizer.zero_grad()
-    del other
     with caplog.at_level("INFO", logger="memscale"):
         for _ in range(3):
             step(model, x, optimizer)

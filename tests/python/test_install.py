@@ -124,7 +124,7 @@ def test_it_loses_no_memory(library, tmp_path):
     program = tmp_path / "plan_file"
     compile_with(["-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", *flags], program)
     broken = tmp_path / "broken.json"
-    broken.write_text('{"memscale_profile": 3}')
+    broken.write_text('{"memscale_profile": 4}')
     for code, words in [
         (0, (SAMPLE, *FITS)),
         (0, (SAMPLE, *FITS, "--json")),
@@ -203,8 +203,8 @@ def test_the_hardware_of_a_record(plan_file, tmp_path):
     ("text", "words"),
     [
         ("{", "JSON"),
-        ('{"memscale_profile": 4}', "version 4"),
-        ('{"memscale_profile": 3}', "resident_bytes"),
+        ('{"memscale_profile": 5}', "version 5"),
+        ('{"memscale_profile": 4}', "resident_bytes"),
         (None, "profile.json cannot be read: No such file"),
     ],
 )

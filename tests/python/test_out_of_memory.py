@@ -153,3 +153,34 @@ def test_plans_that_take_turns_settle_once(monkeypatch):
     assert len(returned) == 2  # once for each plan that needs more than those before
     monkeypatch.undo()
     memscale.detach(model)
+
+
+def test_memory_that_cannot_be_taken_at_once_is_no_failed_step(monkeypatch, caplog):
+    """The memory of a step is taken as one block, if that works; torch counts it if it does not."""
+    model, _ = wrapped()
+    memory, failures, wanted = memscale.executor_of(model)._device_memory, [], []
+
+    def refuse(n_bytes, **options):
+        failures.append(1)
+        wanted.append(n_bytes)
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 0)
+    monkeypatch.setattr(torch, "empty", refuse)
+    monkeypatch.setattr(memory, "_is_gpu", True)
+    monkeypatch.setattr(memory, "_count", lambda: (len(failures), 0))
+    monkeypatch.setattr(memory, "_growing", object())
+    monkeypatch.setattr(memory, "_cap", object())
+    monkeypatch.setattr(memory, "_cap_bytes", lambda: 999_999_999)
+    fields = {"grows": True, "n_changed": 1, "is_cramped": False, "budget_bytes": 1 << 30}
+    plan = SimpleNamespace(needed_bytes=1 << 30, occupied_bytes=0, margin_bytes=0, **fields)
+    memory.use(plan)
+    with caplog.at_level("INFO", logger="memscale"):
+        assert [memory.begin_step(plan) for _ in range(3)] == [False] * 3
+    assert len(failures) == 1
+    assert 0 <= 999_999_999 - wanted[0] < 2 << 20
+    assert wanted[0] % (2 << 20) == 0
+    assert not messages(caplog)
+    monkeypatch.undo()
+    memscale.detach(model)

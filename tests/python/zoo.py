@@ -513,7 +513,7 @@ def empty_profile() -> _core.Profile:
     """Of a model without layers, whose step does nothing."""
     lists = ("numbers", "costs", "scratches", "keys", "rest", "classes", "units", "order")
     step = {"batch": 0, "length": 0, "recomputed": False, **{name: [] for name in lists}}
-    profile = {"memscale_profile": 3, "resident_bytes": 0, "outside_bytes": 0, "units": [], "step": step}
+    profile = {"memscale_profile": 4, "resident_bytes": 0, "outside_bytes": 0, "units": [], "step": step}
     return _core.profile_from_json(json.dumps(profile))
 
 

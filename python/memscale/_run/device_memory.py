@@ -22,6 +22,7 @@ from .torch_state import AllocatorCap, GrowingSegments
 
 _LESS_PARTS = 16  # of what a plan needs: the plan after one that was too much has to need so much less
 _MAX_SETTLED = 4  # times, until a plan needs more
+_ROUNDED = 2 << 20  # large requests are rounded to multiples of this
 
 
 class DeviceMemory:
@@ -135,9 +136,11 @@ class DeviceMemory:
         cap = self._cap_bytes()
         wanted = min(cap, plan.occupied_bytes + plan.needed_bytes + plan.margin_bytes // 2) if is_first else cap
         missing = wanted - int(torch.cuda.memory_reserved(self._device))
+        missing -= missing % _ROUNDED  # torch rounds up, and the sum may be the cap
         if missing > 0:
             with contextlib.suppress(torch.OutOfMemoryError):
                 torch.empty(missing, dtype=torch.uint8, device=self._device)
+            self._counts = self._count()  # if it failed, that was not the step
 
     # Out of memory
 

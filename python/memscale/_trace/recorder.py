@@ -48,7 +48,7 @@ class Trace:
     def __init__(self) -> None:
         self.events = array("q")  # kind, a, b
         self.ops = array("q")  # name, first operand, number of inputs, number of outputs
-        self.operands = array("q")  # storage, bytes of an element, number of dimensions, six dimensions
+        self.operands = array("q")  # storage, bytes of an element, number of dimensions, six dimensions, last stride
         self.kinds = array("q")  # what each storage is
         self.names: dict[Any, int] = {}  # of operations
         self.convolutions: dict[int, Convolution] = {}  # on a GPU, by the number of their name
@@ -197,7 +197,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if func is _DROPOUT:  # it allocates the second result first
             self.number(output[1])
         self._operands((output,))
-        width = _MAX_DIMS + 3
+        width = _MAX_DIMS + 4
         n_inputs, n_outputs = (middle - first) // width, (len(trace.operands) - middle) // width
         trace.ops.extend((name, first // width, n_inputs, n_outputs))
 
@@ -231,6 +231,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
                 operands.extend(shape[:_MAX_DIMS])
                 if n < _MAX_DIMS:
                     operands.extend((1,) * (_MAX_DIMS - n))
+                operands.append(value.stride(-1) if n else 1)
             elif isinstance(value, (list, tuple)):
                 self._operands(value)
 

@@ -57,6 +57,28 @@ TEST(products) {
     CHECK_EQ_INT(cost.element_bytes, 2);
 }
 
+static ms__operand transposed(int64_t rows, int64_t columns) {
+    ms__operand t = matrix(rows, columns);
+    t.last_stride = rows;
+    return t;
+}
+
+/* What counts are the lengths of contiguous rows, not the number of rows. */
+TEST(alignment_of_products) {
+    const ms__operand forward[] = {matrix(7, 1024), transposed(1024, 50257), matrix(7, 50257)};
+    CHECK_EQ_INT(cost_of("aten.mm.default", forward, 2, 1).alignment, 1);
+    const ms__operand of_input[] = {matrix(7, 50258), matrix(50258, 1024), matrix(7, 1024)};
+    CHECK_EQ_INT(cost_of("aten.mm.default", of_input, 2, 1).alignment, 2);
+    const ms__operand of_weight[] = {transposed(50260, 7), matrix(7, 1024), matrix(50260, 1024)};
+    CHECK_EQ_INT(cost_of("aten.mm.default", of_weight, 2, 1).alignment, 4);
+    const ms__operand even[] = {matrix(7, 1024), transposed(1024, 50304), matrix(7, 50304)};
+    CHECK_EQ_INT(cost_of("aten.mm.default", even, 2, 1).alignment, 128);
+    const ms__operand empty[] = {matrix(7, 0), matrix(0, 0), matrix(7, 0)};
+    CHECK_EQ_INT(cost_of("aten.mm.default", empty, 2, 1).alignment, 0);
+    const ms__operand sum[] = {matrix(7, 5), matrix(7, 5), matrix(7, 5)};
+    CHECK_EQ_INT(cost_of("aten.add.Tensor", sum, 2, 1).alignment, 0);
+}
+
 TEST(attention) {
     const ms__operand forward[] = {heads(4, 16, 512, 64), heads(4, 16, 512, 64), heads(4, 16, 512, 64),
                                    heads(4, 16, 512, 64)};
@@ -432,12 +454,12 @@ TEST(rules_with_any_numbers) {
     }
 }
 
-SUITE(ops, CASE(products), CASE(attention), CASE(memory_of_attention), CASE(grouped_attention),
-      CASE(memory_of_reductions), CASE(small_reductions_take_nothing), CASE(reductions_on_a_cpu_take_nothing),
-      CASE(forms_of_reductions), CASE(views_cost_nothing), CASE(unknown_operations_move_their_bytes),
-      CASE(random_operations), CASE(operands_that_are_not_on_the_device), CASE(memory_of_other_kernels),
-      CASE(convolutions), CASE(convolutions_that_need_no_copies_on_a_gpu), CASE(a_cpu_copies_operands_of_another_type),
-      CASE(copies_of_a_cpu_in_another_layout), CASE(convolutions_of_a_cpu_by_kernel),
-      CASE(convolutions_of_a_cpu_whose_channels_do_not_fill_blocks), CASE(depthwise_convolutions_of_a_cpu),
-      CASE(a_cpu_copies_what_is_not_contiguous), CASE(blocks_of_a_cpu), CASE(recurrent_layers_of_a_cpu),
-      CASE(nothing_overflows), CASE(rules_with_any_numbers));
+SUITE(ops, CASE(products), CASE(alignment_of_products), CASE(attention), CASE(memory_of_attention),
+      CASE(grouped_attention), CASE(memory_of_reductions), CASE(small_reductions_take_nothing),
+      CASE(reductions_on_a_cpu_take_nothing), CASE(forms_of_reductions), CASE(views_cost_nothing),
+      CASE(unknown_operations_move_their_bytes), CASE(random_operations), CASE(operands_that_are_not_on_the_device),
+      CASE(memory_of_other_kernels), CASE(convolutions), CASE(convolutions_that_need_no_copies_on_a_gpu),
+      CASE(a_cpu_copies_operands_of_another_type), CASE(copies_of_a_cpu_in_another_layout),
+      CASE(convolutions_of_a_cpu_by_kernel), CASE(convolutions_of_a_cpu_whose_channels_do_not_fill_blocks),
+      CASE(depthwise_convolutions_of_a_cpu), CASE(a_cpu_copies_what_is_not_contiguous), CASE(blocks_of_a_cpu),
+      CASE(recurrent_layers_of_a_cpu), CASE(nothing_overflows), CASE(rules_with_any_numbers));

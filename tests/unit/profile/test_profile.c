@@ -11,7 +11,7 @@
 
 /* Reviewed like code: a change here changes every profile that is on disk. */
 static const char golden[] = "{\n"
-                             "  \"memscale_profile\": 3,\n"
+                             "  \"memscale_profile\": 4,\n"
                              "  \"resident_bytes\": 1024000,\n"
                              "  \"outside_bytes\": 51200,\n"
                              "  \"units\": [\n"
@@ -207,17 +207,18 @@ static void check_refused(const char *text, ms_status wanted) {
 }
 
 TEST(versions) {
-    check_refused(with("\"memscale_profile\": 3", "\"memscale_profile\": 9"), MS_E_VERSION);
-    check_refused("{\"memscale_profile\": 4, \"future\": true}", MS_E_VERSION);
-    check_refused(with("\"memscale_profile\": 3", "\"memscale_profile\": 0"), MS_E_PARSE);
-    check_refused(with("\"memscale_profile\": 3", "\"memscale_profile\": 3.0"), MS_E_PARSE);
+    check_refused(with("\"memscale_profile\": 4", "\"memscale_profile\": 9"), MS_E_VERSION);
+    check_refused("{\"memscale_profile\": 5, \"future\": true}", MS_E_VERSION);
+    check_refused(with("\"memscale_profile\": 4", "\"memscale_profile\": 0"), MS_E_PARSE);
+    check_refused(with("\"memscale_profile\": 4", "\"memscale_profile\": 4.0"), MS_E_PARSE);
     check_refused(with("memscale_profile", "memscale_plan"), MS_E_PARSE);
 }
 
 /* Older files are refused by their version, not by the first unknown key, since keys changed with each version. */
 TEST(older_versions) {
-    check_refused(with("\"memscale_profile\": 3", "\"memscale_profile\": 1"), MS_E_VERSION);
-    check_refused(with("\"memscale_profile\": 3", "\"memscale_profile\": 2"), MS_E_VERSION);
+    check_refused(with("\"memscale_profile\": 4", "\"memscale_profile\": 1"), MS_E_VERSION);
+    check_refused(with("\"memscale_profile\": 4", "\"memscale_profile\": 2"), MS_E_VERSION);
+    check_refused(with("\"memscale_profile\": 4", "\"memscale_profile\": 3"), MS_E_VERSION);
 }
 
 TEST(unknown_missing_and_duplicate_keys) {
@@ -247,8 +248,8 @@ TEST(wrong_types) {
     check_refused(with("20480", "18446744073709551615"), MS_E_PARSE);
     check_refused(with("\"eligible\": false", "\"eligible\": 0"), MS_E_PARSE);
     check_refused(with("\"name\": \"embed", "\"name\": \"\\u0000embed"), MS_E_PARSE);
-    check_refused("{\"memscale_profile\": 3, \"resident_bytes\": 0, \"outside_bytes\": 0, \"units\": {}}", MS_E_PARSE);
-    check_refused("{\"memscale_profile\": 3, \"resident_bytes\": 0, \"outside_bytes\": 0, \"units\": [1]}", MS_E_PARSE);
+    check_refused("{\"memscale_profile\": 4, \"resident_bytes\": 0, \"outside_bytes\": 0, \"units\": {}}", MS_E_PARSE);
+    check_refused("{\"memscale_profile\": 4, \"resident_bytes\": 0, \"outside_bytes\": 0, \"units\": [1]}", MS_E_PARSE);
     check_refused("[]", MS_E_PARSE);
     check_refused("", MS_E_PARSE);
 }

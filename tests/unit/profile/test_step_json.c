@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define HEADER "{\"memscale_profile\": 3, \"resident_bytes\": 0, \"outside_bytes\": 0, \"units\": ["
+#define HEADER "{\"memscale_profile\": 4, \"resident_bytes\": 0, \"outside_bytes\": 0, \"units\": ["
 #define UNIT(name)                                                                                                     \
     "{\"name\": \"" name "\", \"param_bytes\": 0, \"saved_bytes\": 0, \"input_bytes\": 0, \"n_rows\": 0, "             \
     "\"eligible\": true, \"run\": true}"
@@ -20,7 +20,7 @@ static const char golden[] =
     "    \"length\": 128,\n"
     "    \"recomputed\": true,\n"
     "    \"numbers\": [1024,512,0,4096,2048],\n"
-    "    \"costs\": [2,2,4,0,2,2,4,160],\n"
+    "    \"costs\": [2,2,4,0,2,2,4,544],\n"
     "    \"scratches\": [],\n"
     "    \"keys\": [0,1,1,3,3,0,4,0,1,0,4,6,3,6,0,4,4,5,0,6],\n"
     "    \"rest\": [\n"
@@ -309,7 +309,7 @@ TEST(wrong_values) {
     check_refused(with("[1024,512,0,4096,2048]", "{}"), MS_E_PARSE, "\"numbers\"");
     check_refused(with("[2,2,4,0,", "[5,2,4,0,"), MS_E_PARSE, "\"costs\"");
     check_refused(with("[2,2,4,0,", "[2,2,65,0,"), MS_E_PARSE, "\"costs\"");
-    check_refused(with("[2,2,4,0,", "[2,2,4,8388608,"), MS_E_PARSE, "\"costs\"");
+    check_refused(with("[2,2,4,0,", "[2,2,4,33554432,"), MS_E_PARSE, "\"costs\"");
     check_refused(with("[2,2,4,0,", "[2,2,4,"), MS_E_PARSE, "\"costs\"");
     check_refused(with("\"scratches\": []", "\"scratches\": [1,0,0,0,5]"), MS_E_PARSE, "\"scratches\"");
     check_refused(with("[0,1,1,3,3", "[5,1,1,3,3"), MS_E_PARSE, "\"keys\"");
@@ -426,7 +426,7 @@ TEST(wrong_order) {
     check_refused(with("1,0,-1,-1]", "1,0,-1,-1,-1]"), MS_E_PARSE, "layer -1 has too many segments");
     check_refused(with("1,0,-1,-1]", "1,0,-1,-1,0]"), MS_E_PARSE, "layer 0 has too many segments");
     check_refused(with("[4,[2,0,0,8", "[2,[2,0,0,8"), MS_E_PARSE, "earlier phase");
-    check_refused("{\"memscale_profile\": 3, \"resident_bytes\": 0, \"outside_bytes\": 0, \"units\": [], \"step\": 7}",
+    check_refused("{\"memscale_profile\": 4, \"resident_bytes\": 0, \"outside_bytes\": 0, \"units\": [], \"step\": 7}",
                   MS_E_PARSE, "object");
 }
 

@@ -197,6 +197,41 @@ TEST(a_host_as_device) {
     ms_profile_destroy(profile);
 }
 
+/* A step that is one product, of elements of so many bytes. */
+static int64_t product_ns(int64_t element_bytes, int64_t columns, int64_t capability) {
+    script s = {0};
+    (void)take_as(&s, MS_CATEGORY_PARAMETER, 512);
+    in_phase(&s, MS_PHASE_FORWARD);
+    compute(&s, "aten.mm.default");
+    input(&s, 1024, 1024);
+    input(&s, 1024, columns);
+    output(&s, 1024, columns);
+    for (int i = 0; i < 3; i++) s.operands[s.n_operands - 1 - i].element_bytes = element_bytes;
+    in_phase(&s, MS_PHASE_END);
+    ms_profile *profile = profile_of_scripts(&s, NULL);
+    ms_rates rates = {.struct_bytes = sizeof rates,
+                      .capability = capability,
+                      .memory_bytes = 1 << 30,
+                      .fp32_gflops = 1000,
+                      .bf16_gflops = 1000,
+                      .memory_mb_per_s = 1000000000};
+    int64_t ns = simulated(profile, &rates, NULL).step_ns;
+    ms_profile_destroy(profile);
+    return ns;
+}
+
+/* Rows of 16-bit elements that do not begin at multiples of 16 bytes need slower kernels. */
+TEST(products_with_odd_rows) {
+    int64_t even = product_ns(2, 512, 90);
+    CHECK_EQ_INT(even, INT64_C(2) * 1024 * 1024 * 512 / 1000);
+    CHECK(product_ns(2, 513, 90) > 5 * even);
+    CHECK(product_ns(2, 514, 90) > 2 * even && product_ns(2, 514, 90) < 4 * even);
+    CHECK(product_ns(2, 513, 80) > 2 * even && product_ns(2, 513, 80) < product_ns(2, 513, 90));
+    CHECK(product_ns(2, 514, 80) > even && product_ns(2, 514, 80) < product_ns(2, 513, 80));
+    CHECK(product_ns(4, 513, 90) < 2 * even);
+    CHECK(product_ns(2, 513, 0) < 2 * even);
+}
+
 TEST(costs_out_of_range) {
     ms_profile *profile = kinds();
     for (size_t at = offsetof(ms_rates, product_ns); at < sizeof(ms_rates); at += sizeof(int64_t)) {
@@ -216,4 +251,4 @@ TEST(costs_out_of_range) {
 
 SUITE(roofline, CASE(each_kind_has_its_cost), CASE(a_fused_step_is_one_operation), CASE(costs_that_are_not_known),
       CASE(a_recomputation_repeats_forward), CASE(frontiers_have_the_same_costs), CASE(slowdowns_follow_the_limit),
-      CASE(a_host_as_device), CASE(costs_out_of_range));
+      CASE(a_host_as_device), CASE(products_with_odd_rows), CASE(costs_out_of_range));
