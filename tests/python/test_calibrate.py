@@ -257,7 +257,7 @@ def test_host_costs_follow_from_times():
         "saved_tensor_ns": 3_000,
         "recomputation_ns": 42_000,
     }
-    assert bench.costs(times) == {name: round(host_costs.IN_MODELS * ns) for name, ns in expected.items()}
+    assert bench.costs(times) == {name: round(host_costs.IN_MODELS["cpu"] * ns) for name, ns in expected.items()}
     assert min(bench.costs(dict.fromkeys(times, 0.0)).values()) == 1
 
 

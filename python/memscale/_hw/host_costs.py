@@ -36,8 +36,9 @@ FIELDS = (
 # Models of transformers have more Python around each layer than the blocks here: masks, keyword arguments, decorators.
 MODEL_CODE = 1.6
 # A step of a model takes more than these stacks show, whose few modules stay in the caches, and which run without
-# autocast: on hosts of an H200, 49 steps of 18 models took 1.0 to 1.5 times as long, all kinds of costs alike.
-IN_MODELS = 1.2
+# autocast. On hosts of an H200, steps of 18 models took 1.0 to 1.5 times as long, all kinds of costs alike, and more in
+# minutes in which the host was slow: a slowdown that is predicted too low breaks a promise.
+IN_MODELS = {"cuda": 1.4, "cpu": 1.2}
 # What a recomputed unit costs beyond its operations and saved tensors, in saved tensors. The two are hard to tell
 # apart: units of two blocks instead of one take a few percent less, and of a unit's cost the state of generators, which
 # dropout needs, and keyword inputs are about six saved tensors.
@@ -265,6 +266,7 @@ class HostBench:
     """Everything that is timed, on one device. ``wait`` returns when the device has done what was queued."""
 
     def __init__(self, device: torch.device, wait: Callable[[], None]) -> None:
+        self._in_models = IN_MODELS[device.type]
         layers = list(_stack(_Block, _DEPTH, device))
         units = [_Recomputed(str(i), layer) for i, layer in enumerate(layers)]
         stacks: dict[str, nn.Module] = {
@@ -303,7 +305,7 @@ class HostBench:
         costs += self._kinds(1, of_view, times["pointwise backward"], times["blocks backward"])
         costs += self._optimizer(times["foreach"], times["fused"])
         costs += self._recomputation(times)
-        return {name: max(1, round(IN_MODELS * ns)) for name, ns in zip(FIELDS, costs)}
+        return {name: max(1, round(self._in_models * ns)) for name, ns in zip(FIELDS, costs)}
 
     def _kinds(self, which: int, of_view: float, pointwise_ns: float, blocks_ns: float) -> list[float]:
         """An operation, a product and a view, in forward (0) or in backward (1). What the blocks take beyond their

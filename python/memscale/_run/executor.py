@@ -33,7 +33,7 @@ from ..plans import Plan
 from ..profiles import Profile
 from .device_memory import DeviceMemory
 from .hooks import ForwardBegins, ForwardEnds, StepHook, UseCacheOff, active_hooks, may_hook, refuse_data_parallel
-from .recomputation import Unit
+from .recomputation import Unit, is_any_set
 from .torch_state import BackwardOnCallingThread, is_on_one_gpu
 from .watching import Watching
 
@@ -67,6 +67,7 @@ class Executor:
         self._device_memory = DeviceMemory(self._device, config, self._planner, self._trainable, self._warn)
         self._step = StepModule(model)
         self._analysing = False  # while a step is analysed, units run as without MemScale
+        self._is_idle = False  # nothing is done in this step
         self._is_given = False  # the plan is the user's
         self._why_watched = why_not_static(model, config)  # "": the step can be analysed without running it
         self._watching = Watching(model, self._units, [flags for *_, flags in found], self._device, config.warmup_steps)
@@ -263,6 +264,7 @@ class Executor:
 
     def _begin_step(self, module: nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._choose_plan(module, args, kwargs)
+        self._is_idle = self.plan is not None and self._watching.is_idle and not self.recomputes()
         if self._backward is not None and (self._watching.is_active or self.recomputes()):
             self._backward.take()
 
@@ -271,7 +273,7 @@ class Executor:
             return
         if self._device_memory.begin_step(self.plan):
             self._planned_for = None
-        held = any(p.grad is not None for p in self._trainable)
+        held = is_any_set("grad", self._trainable)
         if self._watching.is_active:
             self._watching.continue_with_forward(held=held)
             if self._watching.is_active:  # the optimizer's step is still to come
@@ -298,10 +300,12 @@ class Executor:
 
     def recomputes(self) -> bool:
         """Is any layer recomputed in the forward that runs?"""
-        return not self._analysing and any(unit.handler is not None for unit in self._units)
+        return not self._analysing and is_any_set("handler", self._units)
 
     def run_unit(self, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a unit's forward as planned."""
+        if self._is_idle:
+            return unit.plain(*args, **kwargs)
         if self.plan is None and not self._analysing and torch.is_grad_enabled():
             self._see_unit(args, kwargs)
         handler, watching = unit.handler, self._watching
@@ -316,8 +320,7 @@ class Executor:
             return unit.plain(*args, **kwargs) if handler is None else handler(self, unit, args, kwargs)
 
     def _see_unit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A unit runs before there is a plan. If no forward of the model has begun, the training step calls something
-        else, and is watched from here on."""
+        """A unit runs before there is a plan: if no forward of the model has begun, the step is watched from now on."""
         if self._step.is_running or self._watching.is_active:
             return
         self._why_watched = self._why_watched or "a training step does not call the forward of the model"
@@ -348,8 +351,7 @@ class Executor:
         return output
 
     def _exclude(self, unit: Unit, reason: str, is_surprise: bool) -> None:
-        unit.excluded = reason
-        unit.handler = None
+        unit.excluded, unit.handler = reason, None
         self._plan_around()
         text = f"layer '{unit.name}' ({type(unit.module).__name__}) is not recomputed: {reason}"
         if not is_surprise:

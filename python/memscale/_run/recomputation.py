@@ -9,12 +9,19 @@ are equal are the saved tensors of the unit freed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import repeat
+from operator import attrgetter, is_not
 from typing import Any
 
 from torch import nn
 
 from .. import _core
+
+
+def is_any_set(name: str, things: Iterable[Any]) -> bool:
+    """Has any of them an attribute of this name that is not None? Asked every step, so without Python in the loop."""
+    return any(map(is_not, map(attrgetter(name), things), repeat(None)))
 
 
 class Unit(_core.Unit):

@@ -56,6 +56,11 @@ class Watching:
         self.wants_more = False
 
     @property
+    def is_idle(self) -> bool:
+        """Is no step watched, and does it not matter which layers run?"""
+        return self._watch is None and not self.unseen
+
+    @property
     def is_active(self) -> bool:
         return self._watch is not None and not self._watch.is_over
 
