@@ -22,18 +22,18 @@ from typing import Any
 import torch
 
 import memscale
-import slowdown
+import side_by_side
 
 BAR = 1.01
 PLENTY_GB = 64.0
 GPU_CASES = [
-    slowdown.Case("gpt2", 4, 256),
-    slowdown.Case("gpt2-medium", 4, 512, "pure-bf16", "fused"),
-    slowdown.Case("bert-large", 8, 128),
-    slowdown.Case("modernbert-base", 16, 512),
-    slowdown.Case("t5-base", 4, 256),
-    slowdown.Case("vit-base", 32, 0),
-    slowdown.Case("llama-1b", 1, 512),
+    side_by_side.Case("gpt2", 4, 256),
+    side_by_side.Case("gpt2-medium", 4, 512, "pure-bf16", "fused"),
+    side_by_side.Case("bert-large", 8, 128),
+    side_by_side.Case("modernbert-base", 16, 512),
+    side_by_side.Case("t5-base", 4, 256),
+    side_by_side.Case("vit-base", 32, 0),
+    side_by_side.Case("llama-1b", 1, 512),
 ]
 
 
@@ -50,19 +50,19 @@ class Lines(logging.Handler):
             self.plans.append(text)
 
 
-def wrap(run: slowdown.Run) -> slowdown.Run:
+def wrap(run: side_by_side.Run) -> side_by_side.Run:
     memscale.wrap(run.model, memscale.Config(memory_budget_gb=PLENTY_GB))
     return run
 
 
-def peak_alone(case: slowdown.Case, *, wrapped: bool) -> int:
+def peak_alone(case: side_by_side.Case, *, wrapped: bool) -> int:
     """What is requested at most; what is allocated depends on where the allocator's free blocks happen to lie."""
     gc.collect()
     torch._C._cuda_clearCublasWorkspaces()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_stats()["requested_bytes.all.current"]
-    run = slowdown.Run(case, "cuda")
+    run = side_by_side.Run(case, "cuda")
     if wrapped:
         wrap(run)
     for _ in range(3):
@@ -73,14 +73,14 @@ def peak_alone(case: slowdown.Case, *, wrapped: bool) -> int:
     return int(peak)
 
 
-def measure(case: slowdown.Case, device: str, options: argparse.Namespace) -> dict[str, Any]:
+def measure(case: side_by_side.Case, device: str, options: argparse.Namespace) -> dict[str, Any]:
     lines, log = Lines(), logging.getLogger("memscale")
     log.addHandler(lines)
     log.setLevel(logging.INFO)
     row: dict[str, Any] = {"case": str(case)}
     try:
-        plain, wrapped = slowdown.Run(case, device), wrap(slowdown.Run(case, device))
-        pairs = slowdown.measure_pairs(plain, wrapped, options.pairs, options.seconds)
+        plain, wrapped = side_by_side.Run(case, device), wrap(side_by_side.Run(case, device))
+        pairs = side_by_side.measure_pairs(plain, wrapped, options.pairs, options.seconds)
         executor = memscale.executor_of(wrapped.model)
         assert executor is not None
         assert executor.plan is not None
@@ -90,7 +90,7 @@ def measure(case: slowdown.Case, device: str, options: argparse.Namespace) -> di
     finally:
         log.removeHandler(lines)
     ratios = [(b[-1] - b[0]) / (a[-1] - a[0]) for a, b in pairs]
-    low, high = slowdown.interval(ratios)
+    low, high = side_by_side.interval(ratios)
     row |= {"pairs": len(pairs), "plain_ms": 1e3 * statistics.median(a[-1] - a[0] for a, _ in pairs)}
     row |= {"ratio": statistics.median(ratios), "ratio_low": low, "ratio_high": high}
     del plain, wrapped, executor
@@ -112,8 +112,8 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     rows = []
-    for case in GPU_CASES if options.device == "cuda" else slowdown.CPU_CASES:
-        slowdown.forget()
+    for case in GPU_CASES if options.device == "cuda" else side_by_side.CPU_CASES:
+        side_by_side.forget()
         rows.append(measure(case, options.device, options))
         print(json.dumps(rows[-1]), flush=True)
     conditions = {"device": options.device, "torch": torch.__version__, "threads": torch.get_num_threads()}
