@@ -46,8 +46,8 @@ ms_status ms__device_read(const ms_device *theirs, ms__device_copy *out) {
 int64_t ms__add_ns(int64_t ns, int64_t more_ns) { return more_ns > MS__MAX_NS - ns ? MS__MAX_NS : ns + more_ns; }
 
 /* By what the rate of large products is divided on a GPU, measured on an H200: attention reached 140 to 330 TFLOP/s of
- * 700 in 16 bits and 20 of 50 in 32, products with rows of odd lengths 95 to 147, and with even ones 245 to 260. Older
- * GPUs lose less, since the kernels for such rows are theirs. */
+ * 700 in 16 bits and 20 of 50 in 32, products with rows of odd lengths 95 to 147, and with even ones 245 to 260. The
+ * kernels for such rows are those of older GPUs, so these are assumed to lose less; that was not measured. */
 #define ATTENTION_PARTS 3
 #define ODD_PARTS 6
 #define UNEVEN_PARTS 3

@@ -231,7 +231,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
                 operands.extend(shape[:_MAX_DIMS])
                 if n < _MAX_DIMS:
                     operands.extend((1,) * (_MAX_DIMS - n))
-                operands.append(value.stride(-1) if n else 1)
+                operands.append(value.stride(-1) if n and value.layout is torch.strided else 1)
             elif isinstance(value, (list, tuple)):
                 self._operands(value)
 
