@@ -58,6 +58,7 @@ struct ms__allocator {
     size_t unmapped;         /* the first of the blocks without memory */
     MS__VEC(size_t) growing; /* the first blocks of segments that grow */
     bool grows;
+    bool has_no_gaps; /* large memory is mapped at the end alone */
     ms__addresses addresses;
     int64_t limit_bytes;
     int64_t returnable_bytes; /* of all free blocks */
@@ -309,6 +310,7 @@ static size_t find_space(const ms__allocator *a, const block *wanted) {
     size_t lowest = 0;
     for (size_t i = a->unmapped; i != 0; i = items[i].whole_next) {
         if (items[i].stream != wanted->stream || items[i].large != wanted->large) continue;
+        if (a->has_no_gaps && wanted->large && items[i].next != 0) continue;
         size_t from = items[items[i].previous].state == FREE ? items[i].previous : i;
         bool is_lower = lowest == 0 || items[from].address < items[lowest].address;
         if (is_lower && has_space(a, from, wanted->size_bytes)) lowest = from;
@@ -356,6 +358,8 @@ static ms_status extend(ms__allocator *a, const block *wanted, size_t *out) {
 }
 
 void ms__allocator_grow(ms__allocator *allocator) { allocator->grows = true; }
+
+void ms__allocator_close_gaps(ms__allocator *allocator) { allocator->has_no_gaps = true; }
 
 /* ---- New memory ---- */
 

@@ -42,6 +42,10 @@ ms_status ms__allocator_create(int64_t limit_bytes, ms__allocator **out);
  * memory was returned. Segments that exist stay as they are. Cannot fail. */
 void ms__allocator_grow(ms__allocator *allocator);
 
+/* From now on large memory is mapped at the end alone, as if much of it had been mapped there: torch takes it from
+ * there rather than from gaps that have no memory. Cannot fail. */
+void ms__allocator_close_gaps(ms__allocator *allocator);
+
 /* Cannot fail. NULL is allowed. */
 void ms__allocator_destroy(ms__allocator *allocator);
 

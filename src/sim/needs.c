@@ -58,20 +58,38 @@ static int64_t highest_peak(const ms_simulation_summary *s) {
     return ms__max(s->first_peak_bytes, s->steady_peak_bytes);
 }
 
+/* Play a step with the allocator's blocks; *out_needed is what it must be allowed to reserve. Under a budget the
+ * executor takes the memory of a step as one block after the first step. Where segments grow, that makes a difference
+ * to what lies where, which goes either way, so the step has to run in both ways. If it needs more than `most_bytes` in
+ * one, the other is not looked at. */
+static ms_status play_blocks(const ms_simulation_request *request, const ms__sim_basis *basis, int64_t most_bytes,
+                             ms_simulation_summary *out, int64_t *out_needed) {
+    ms_simulation_request settled = *request;
+    ms_simulation_summary summary = {0};
+    settled.flags |= MS__SIMULATE_SETTLED;
+    ms_status status = play(request, basis, 0, out);
+    *out_needed = out->needed_bytes;
+    if (status != MS_OK || !(request->flags & MS_SIMULATE_GROWING) || out->needed_bytes > most_bytes) return status;
+    status = play(&settled, basis, 0, &summary);
+    *out_needed = ms__max(out->needed_bytes, summary.needed_bytes);
+    return status;
+}
+
 /* Only the traced variants of units can be simulated with the allocator's blocks: what it needs beyond the peak is
  * taken from them. */
 static ms_status find_beyond(const ms_simulation_request *request, const ms__sim_basis *basis, int64_t *out) {
     ms_simulation_request traced = *request;
     ms_simulation_summary summary = {0};
+    int64_t needed = 0;
     int32_t *actions = calloc((size_t)request->n_actions + 1, sizeof *actions);
     if (actions == NULL) return ms__fail_memory((size_t)request->n_actions * sizeof *actions);
     for (int64_t i = 0; request->actions != NULL && i < request->n_actions; i++)
         actions[i] = ms__actions[request->actions[i]].variant == MS__RECOMPUTED ? MS_ACTION_RECOMPUTE : MS_ACTION_KEEP;
     if (request->actions != NULL) traced.actions = actions;
     traced.model_options = 0;
-    ms_status status = play(&traced, basis, 0, &summary);
+    ms_status status = play_blocks(&traced, basis, INT64_MAX, &summary, &needed);
     free(actions);
-    *out = ms__max(summary.needed_bytes - highest_peak(&summary), 0);
+    *out = ms__max(needed - highest_peak(&summary), 0);
     return status;
 }
 
@@ -79,18 +97,19 @@ static ms_status find_beyond(const ms_simulation_request *request, const ms__sim
 ms_status ms__find_needs(const ms_simulation_request *request, const ms__sim_basis *basis, int64_t most_bytes,
                          ms__needs *out) {
     ms_simulation_request step = *request, sizes = *request;
-    int64_t beyond = 0;
+    int64_t beyond = 0, needed = 0;
     sizes.flags = step.flags = ms__step_flags(request->flags, ms__is_changed(request));
     sizes.flags &= ~(uint32_t)MS_SIMULATE_ALLOCATOR;
     ms_status status = play(&sizes, basis, 0, &out->played);
     if (status != MS_OK) return status;
     out->needed_bytes = out->peak_bytes = highest_peak(&out->played);
     if (!ms__has_blocks(step.device, step.flags) || out->peak_bytes > most_bytes) return MS_OK;
-    status = play(&step, basis, 0, &out->played);
+    bool traced = is_traced(&step);
+    status =
+        traced ? play_blocks(&step, basis, most_bytes, &out->played, &needed) : play(&step, basis, 0, &out->played);
     out->peak_bytes = highest_peak(&out->played);
-    if (status == MS_OK && !is_traced(&step)) status = find_beyond(&step, basis, &beyond);
-    out->needed_bytes =
-        (is_traced(&step) ? out->played.needed_bytes : out->peak_bytes + beyond) + MS__LARGE_GRANULE_BYTES;
+    if (status == MS_OK && !traced) status = find_beyond(&step, basis, &beyond);
+    out->needed_bytes = (traced ? needed : out->peak_bytes + beyond) + MS__LARGE_GRANULE_BYTES;
     return status;
 }
 

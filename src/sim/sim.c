@@ -409,6 +409,7 @@ static void sum_times(ms_simulation *sim) {
 static ms_status settle(player *p) {
     if (p->allocator == NULL || !(p->request->flags & MS_SIMULATE_GROWING)) return MS_OK;
     ms_status status = ms__allocator_empty(p->allocator);
+    if (p->request->flags & MS__SIMULATE_SETTLED) ms__allocator_close_gaps(p->allocator);
     ms__allocator_reset_peaks(p->allocator);
     return status;
 }

@@ -16,6 +16,9 @@ struct ms_simulation {
     ((uint32_t)(MS_SIMULATE_ALLOCATOR | MS_SIMULATE_ENGINE_THREAD | MS_SIMULATE_FUSED | MS_SIMULATE_RESUMED |          \
                 MS_SIMULATE_KEEP_GRADIENTS | MS_SIMULATE_GROWING))
 
+/* Of our own requests, with MS_SIMULATE_GROWING: after the first step the memory of a step was taken as one block. */
+#define MS__SIMULATE_SETTLED ((uint32_t)1 << 31)
+
 /* What all simulations of one step on one device share. Immutable. */
 typedef struct ms__sim_basis {
     ms__order order;

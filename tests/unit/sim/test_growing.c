@@ -130,6 +130,40 @@ TEST(free_granules_are_returned) {
 }
 
 /* What was reserved before stays, and is used for what fits. */
+/* A gap of 40 MiB between two blocks: a request of 30 goes there or, if gaps are closed, to the end, where it is in the
+ * way of a larger one. Small memory has gaps all the same. */
+static int64_t reserved_with_a_gap(bool is_closed) {
+    start(0);
+    (void)take(40 * MIB);
+    int64_t second = take(40 * MIB), third = take(40 * MIB);
+    give(second);
+    CHECK_STATUS(ms__allocator_empty(a), MS_OK);
+    if (is_closed) ms__allocator_close_gaps(a);
+    CHECK_BYTES(80 * MIB, 80 * MIB);
+    (void)take(30 * MIB);
+    CHECK_BYTES(110 * MIB, 120 * MIB);
+    give(third);
+    (void)take(80 * MIB);
+    int64_t reserved = STATS.reserved_bytes;
+    finish();
+    return reserved;
+}
+
+TEST(gaps_that_are_closed) {
+    CHECK_EQ_INT(reserved_with_a_gap(false), 160 * MIB);
+    CHECK_EQ_INT(reserved_with_a_gap(true), 200 * MIB);
+    start(0);
+    int64_t blocks[9];
+    for (int i = 0; i < 9; i++) blocks[i] = take(MIB);
+    for (int i = 2; i < 6; i++) give(blocks[i]);
+    CHECK_STATUS(ms__allocator_empty(a), MS_OK);
+    ms__allocator_close_gaps(a);
+    CHECK_BYTES(5 * MIB, 6 * MIB);
+    for (int i = 0; i < 5; i++) (void)take(MIB);
+    CHECK_BYTES(10 * MIB, 10 * MIB);
+    finish();
+}
+
 TEST(segments_from_before) {
     CHECK_STATUS(ms__allocator_create(0, &a), MS_OK);
     int64_t first = take(12 * MIB), second = take(5 * MIB);
@@ -383,5 +417,5 @@ TEST(two_models_agree_under_limits) {
 SUITE(growing, CASE(memory_comes_in_granules), CASE(a_block_grows_into_new_memory),
       CASE(the_end_of_a_segment_is_used_last), CASE(large_blocks_are_split_to_the_last_512),
       CASE(the_limit_is_checked_for_the_request), CASE(what_is_over_the_limit_is_less_than_a_granule),
-      CASE(free_granules_are_returned), CASE(segments_from_before), CASE(no_address_space), CASE(two_models_agree),
-      CASE(two_models_agree_under_limits));
+      CASE(free_granules_are_returned), CASE(gaps_that_are_closed), CASE(segments_from_before), CASE(no_address_space),
+      CASE(two_models_agree), CASE(two_models_agree_under_limits));
