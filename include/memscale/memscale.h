@@ -640,7 +640,7 @@ typedef struct ms_plan_entry {
  * order of docs/PLANNING.md. A larger budget never gives a slower plan, a smaller one never a higher peak. The same
  * request gives the same plan on every machine. `*out_plan` is owned, ms_plan_destroy. Any thread. Errors:
  * MS_E_INVALID, MS_E_VERSION, MS_E_MISMATCH (the two profiles are not of one model), MS_E_NO_MEMORY, MS_E_LIMIT (sizes
- * out of range), MS_E_BUDGET (no plan fits: ms_error_info.needed_bytes is the smallest reachable peak, and the message
+ * out of range), MS_E_BUDGET (no plan fits: ms_error_info.needed_bytes is what the leanest plan needs, and the message
  * says what dominates it). */
 MS_NODISCARD MS_API ms_status ms_plan_create(const ms_plan_request *request, ms_plan **out_plan);
 

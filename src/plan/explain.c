@@ -132,17 +132,20 @@ static void put_parts(text *t, const int64_t parts[MS_N_CATEGORIES], int64_t lea
 
 /* ---- Refusing ---- */
 
-static void put_refusal(text *t, const ms__decision *d, const ms_simulation_summary *played) {
-    int64_t budget = d->budget_bytes, needed = d->best.needed_bytes;
-    int digits = ms__size_digits(budget, needed);
+static void put_refusal(text *t, const ms__decision *d, const ms__needs *needs) {
+    const ms_simulation_summary *played = &needs->played;
+    int64_t budget = d->budget_bytes, needed = d->best.needed_bytes, peak = ms__min(needs->peak_bytes, needed);
+    int digits = (int)ms__max(ms__size_digits(budget, needed), ms__size_digits(budget, peak));
     put_format(t, "No plan fits %s", ms__size_text(budget, digits).text);
     if (needed <= budget) put_format(t, " less the margin of %s", show_size(d->margin_bytes).text);
     if (d->request->occupied_bytes > 0)
         put_format(t, ", of which other tensors hold %s", show_size(d->request->occupied_bytes).text);
-    put_format(t, ": the smallest reachable peak is %s", ms__size_text(needed, digits).text);
+    put_format(t, ": the smallest reachable peak is %s", ms__size_text(peak, digits).text);
     const char *unit = played->peak_unit >= 0 ? d->request->profile->units[played->peak_unit].name : NULL;
-    put_format(t, ", %s.", ms__place_text(played->peak_phase, unit).text);
-    put_parts(t, played->parts, needed / 50, " It consists of ");
+    put_format(t, ", %s", ms__place_text(played->peak_phase, unit).text);
+    if (peak < needed)
+        put_format(t, ", for which torch's allocator has to reserve %s", ms__size_text(needed, digits).text);
+    put_parts(t, played->parts, peak / 50, ". It consists of ");
     put_format(t, ".");
 }
 
@@ -152,7 +155,7 @@ ms_status ms__refuse(const ms__decision *d) {
     ms_status status = ms__choices_needs(d, model, d->best.choices, d->best.grows, INT64_MAX, &needs);
     if (status != MS_OK) return status;
     text t = {0};
-    put_refusal(&t, d, &needs.played);
+    put_refusal(&t, d, &needs);
     char *message = finish_text(&t);
     if (message == NULL) return MS_E_NO_MEMORY;
     status = ms__fail_value(MS_E_BUDGET, d->best.needed_bytes, "%s", message);
