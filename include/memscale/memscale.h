@@ -796,9 +796,11 @@ enum ms_trace_event_kind {
     MS_TRACE_UNIT = 3,      /* a: the unit that runs from now on, -1: none */
     MS_TRACE_PHASE = 4,     /* a: the phase that begins */
     MS_TRACE_RECOMPUTE = 5, /* a: the unit that what follows recomputes, -1: none any more */
-    MS_TRACE_SAVE = 6       /* a: the storage that autograd saves for backward, -1: not on the device; b: the number of
+    MS_TRACE_SAVE = 6,      /* a: the storage that autograd saves for backward, -1: not on the device; b: the number of
                              * the save. Outside of recomputations saves are numbered 0, 1, 2, ...; within one, the
                              * storage takes the place of the one that had this number */
+    MS_TRACE_GRADIENT = 7   /* a: the storage, which is complete and becomes the gradient of a parameter that has none;
+                             * of one that has a gradient, it would be added to that here and be freed */
 };
 
 typedef struct ms_trace_event {

@@ -189,6 +189,12 @@ static ms_status walk_release(walk *w, int64_t storage) {
     return add_event(w, MS__RELEASE, w->keys[storage]) ? MS_OK : MS_E_NO_MEMORY;
 }
 
+static ms_status walk_gradient(walk *w, int64_t storage) {
+    if (w->keys[storage] == NO_KEY)
+        return ms__fail(MS_E_INVALID, "trace: a gradient is a storage that is not allocated");
+    return add_event(w, MS__ACCUMULATE, w->keys[storage]) ? MS_OK : MS_E_NO_MEMORY;
+}
+
 static ms_status walk_phase(walk *w, int64_t phase) {
     if (phase < (int64_t)w->phase) return ms__fail(MS_E_INVALID, "trace: a phase comes after a later one");
     w->phase = (uint32_t)phase;
@@ -233,6 +239,8 @@ static ms_status walk_event(builder *b, walk *w, const walk *first, const ms_tra
         return walk_allocation(b, w, first, event->a, event->b);
     case MS_TRACE_FREE:
         return walk_release(w, event->a);
+    case MS_TRACE_GRADIENT:
+        return walk_gradient(w, event->a);
     case MS_TRACE_PHASE:
         return walk_phase(w, event->a);
     default:

@@ -10,6 +10,8 @@
  *   - Within a variant of a segment events are in the order of the step. A variant allocates a key at most once, and
  *     releases it at most once, after that. A key is released in the same segment in both variants, or it is split, or
  *     it is never released.
+ *   - A gradient is accumulated when backward has made all of it: until then it exists besides one that the parameter
+ *     already has. Steps from traces that do not tell have no such events.
  *   - Keys are numbered in the order in which they are first allocated, the recomputed variant before the plain one.
  *   - Numbers are sizes (ms__size_in_range), and so are these sums: the bytes of all keys, in blocks of 512; operations
  *     and bytes of all costs, each time that they occur. There are at most MS__STEP_MAX_EVENTS events.
@@ -27,11 +29,11 @@
 
 enum { MS__PLAIN, MS__RECOMPUTED, MS__N_VARIANTS };
 
-enum ms__step_event_kind { MS__ALLOCATE, MS__RELEASE, MS__OPERATION, MS__SCRATCH, MS__N_EVENT_KINDS };
+enum ms__step_event_kind { MS__ALLOCATE, MS__RELEASE, MS__OPERATION, MS__SCRATCH, MS__ACCUMULATE, MS__N_EVENT_KINDS };
 
 typedef struct ms__step_event {
     uint32_t kind;
-    uint32_t index; /* of a key, a key, a cost, a scratch */
+    uint32_t index; /* of a key, a key, a cost, a scratch, a key */
 } ms__step_event;
 
 typedef struct ms__step_key {

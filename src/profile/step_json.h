@@ -28,16 +28,17 @@
 #include "../common/json.h"
 #include "step.h"
 
-/* The first four are the kinds of events of a step. */
+/* The first four are kinds of events of a step. */
 enum ms__tape_code {
-    MS__TAPE_NEW,       /* allocate a new key: its kind */
-    MS__TAPE_RELEASE,   /* a key */
-    MS__TAPE_OPERATION, /* a cost */
-    MS__TAPE_SCRATCH,   /* a scratch */
-    MS__TAPE_ALLOCATE,  /* a key that is not new: the recomputed variant allocates it too */
-    MS__TAPE_OTHER,     /* the next pair names a key of another unit, by its number there. The operand is the
-                         * distance to that unit in the order in which units first run, or 0: between units. In the
-                         * tapes between units, it is the index of the unit. */
+    MS__TAPE_NEW,        /* allocate a new key: its kind */
+    MS__TAPE_RELEASE,    /* a key */
+    MS__TAPE_OPERATION,  /* a cost */
+    MS__TAPE_SCRATCH,    /* a scratch */
+    MS__TAPE_ALLOCATE,   /* a key that is not new: the recomputed variant allocates it too */
+    MS__TAPE_OTHER,      /* the next pair names a key of another unit, by its number there. The operand is the
+                          * distance to that unit in the order in which units first run, or 0: between units. In the
+                          * tapes between units, it is the index of the unit. */
+    MS__TAPE_ACCUMULATE, /* a key */
     MS__N_TAPE_CODES
 };
 

@@ -367,14 +367,22 @@ static ms_status play_new(player *p, int32_t kind) {
     return add_event(p, MS__ALLOCATE, *slot);
 }
 
+static bool is_code_of_key(int32_t code) {
+    return code == MS__TAPE_ALLOCATE || code == MS__TAPE_RELEASE || code == MS__TAPE_ACCUMULATE;
+}
+
+static uint32_t kind_of_event(int32_t code) {
+    if (code == MS__TAPE_ALLOCATE) return MS__ALLOCATE;
+    return code == MS__TAPE_RELEASE ? MS__RELEASE : MS__ACCUMULATE;
+}
+
 static ms_status play_key(player *p, int32_t code, int32_t operand) {
     owner *o = p->other == NULL ? p->self : p->other;
     int64_t number = p->other == NULL ? p->last + operand : operand;
     if (number < 0 || number >= (int64_t)o->n_keys) return bad(p, "names an unknown key");
     if (p->other == NULL) p->last = number;
     p->other = NULL;
-    return add_event(p, code == MS__TAPE_ALLOCATE ? MS__ALLOCATE : MS__RELEASE,
-                     p->r->keys[o->first_key + (uint32_t)number]);
+    return add_event(p, kind_of_event(code), p->r->keys[o->first_key + (uint32_t)number]);
 }
 
 static ms_status play_other(player *p, int32_t operand) {
@@ -394,7 +402,7 @@ static ms_status play_other(player *p, int32_t operand) {
 static ms_status play_pair(player *p, const pair *at) {
     const ms__step *step = &p->r->step;
     uint32_t operand = (uint32_t)at->operand; /* a negative one is beyond every table */
-    if (p->other != NULL && at->code != MS__TAPE_ALLOCATE && at->code != MS__TAPE_RELEASE)
+    if (p->other != NULL && !is_code_of_key(at->code))
         return bad(p, "names a key of another layer but does nothing to it");
     switch (at->code) {
     case MS__TAPE_NEW:

@@ -116,12 +116,17 @@ static int32_t way_to(const coder *c, int32_t unit, int32_t other) {
     return other < 0 ? 0 : c->place[other] - c->place[unit];
 }
 
+static int32_t code_of_key(uint32_t kind) {
+    if (kind == MS__ALLOCATE) return MS__TAPE_ALLOCATE;
+    return kind == MS__RELEASE ? MS__TAPE_RELEASE : MS__TAPE_ACCUMULATE;
+}
+
 static bool put_key(coder *c, int32_t unit, const ms__step_event *event, bool is_new, int32_t *last) {
     uint32_t key = event->index;
     int32_t number = (int32_t)c->number[key], from = *last;
     if (c->owner[key] == unit) *last = number;
     if (is_new) return put_pair(c, MS__TAPE_NEW, (int32_t)c->kind[key]);
-    int32_t code = event->kind == MS__ALLOCATE ? MS__TAPE_ALLOCATE : MS__TAPE_RELEASE;
+    int32_t code = code_of_key(event->kind);
     if (c->owner[key] == unit) return put_pair(c, code, number - from);
     return put_pair(c, MS__TAPE_OTHER, way_to(c, unit, c->owner[key])) && put_pair(c, code, number);
 }
@@ -133,8 +138,9 @@ static bool put_tape(coder *c, const ms__segment *segment, int variant) {
     for (uint32_t i = 0; i < segment->n[variant]; i++) {
         const ms__step_event *event = &c->step->events[segment->first[variant] + i];
         bool is_new = event->kind == MS__ALLOCATE && (variant == MS__RECOMPUTED || !c->recomputed[event->index]);
-        bool done = event->kind <= MS__RELEASE ? put_key(c, segment->unit, event, is_new, &last)
-                                               : put_pair(c, (int32_t)event->kind, (int32_t)event->index);
+        bool is_key = event->kind != MS__OPERATION && event->kind != MS__SCRATCH;
+        bool done = is_key ? put_key(c, segment->unit, event, is_new, &last)
+                           : put_pair(c, (int32_t)event->kind, (int32_t)event->index);
         if (!done) return false;
     }
     c->code.items[at] = (int32_t)((c->code.n - at) / 2);

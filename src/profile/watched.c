@@ -247,6 +247,8 @@ static ms_status note_event(derivation *d, int64_t at) {
         if (event->a >= 0) d->recomputed = event->a;
         d->cursor = NONE;
         return MS_OK;
+    case MS_TRACE_GRADIENT: /* at the same place in the plain step */
+        return MS_OK;
     default:
         return note_save(d, at);
     }

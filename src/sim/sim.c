@@ -27,7 +27,6 @@
 #define N_STEPS 3
 #define NOT_THERE INT64_MIN
 #define NEVER INT32_MAX
-#define MAX_ADDENDS 64
 
 typedef struct clock {
     int64_t host_ns, device_ns;
@@ -50,16 +49,16 @@ typedef struct player {
     int32_t *released_in;     /* split key -> the segment in which this plan releases it, or NEVER */
     int32_t *first_released;  /* segment -> its first split key, or -1 */
     int32_t *next_released;   /* split key -> the next of the same segment, or -1 */
+    int64_t *addends;         /* gradient -> the block of a new one that is still to be added to it, or NOT_THERE */
+    bool *is_accumulated;     /* key -> does the step say when that is done? If not, the next operation does it */
+    uint32_t *brief;          /* the gradients with an addend that lives until the next operation */
+    uint32_t n_brief;
     int64_t parts[MS_N_CATEGORIES];
     int64_t held_bytes;               /* what the parts add up to, rounded */
     int64_t allocated;                /* now */
     peak peak;                        /* of this segment; at the end, of the step */
     bool has_variant[MS__N_VARIANTS]; /* does a unit run in this variant? */
     bool has_workspace[2][2];         /* of the calling thread and of the engine's: cuBLAS, cuBLASLt */
-    struct {
-        int64_t n_bytes, block;
-    } addends[MAX_ADDENDS]; /* gradients of the last operation that are still to be added to existing ones */
-    int n_addends;
     clock now;
     int64_t n_ops;
     int64_t n_gradients;  /* parameters that the optimizer updates */
@@ -105,21 +104,35 @@ static ms_status take_transient(player *p, int64_t n_bytes, int64_t segment) {
     return status == MS_OK ? give(p, n_bytes, MS_CATEGORY_TEMPORARY, block) : status;
 }
 
-/* A gradient that exists already: the new one lives until it has been added to it, right after the operation that made
- * it, and so do all others that this operation made. */
-static ms_status take_addend(player *p, int64_t n_bytes, int64_t segment) {
-    if (p->n_addends == MAX_ADDENDS) return take_transient(p, n_bytes, segment);
-    int64_t *block = &p->addends[p->n_addends].block;
-    ms_status status = take(p, n_bytes, MS_CATEGORY_TEMPORARY, segment, block);
-    if (status == MS_OK) p->addends[p->n_addends++].n_bytes = n_bytes;
+/* A gradient that exists already: the new one lives until it has been added to it. Autograd does so when the node that
+ * made it is done, which may have other gradients to make first; and where a parameter is used more than once (tied
+ * weights), when backward has come to its first use. */
+static ms_status take_addend(player *p, uint32_t key, int64_t segment) {
+    int64_t n_bytes = ms__step_key_bytes(p->step, key);
+    if (p->addends[key] != NOT_THERE) return take_transient(p, n_bytes, segment);
+    ms_status status = take(p, n_bytes, MS_CATEGORY_TEMPORARY, segment, &p->addends[key]);
+    if (status == MS_OK && !p->is_accumulated[key]) p->brief[p->n_brief++] = key;
     return status;
 }
 
-static ms_status give_addends(player *p) {
+static ms_status give_addend(player *p, uint32_t key) {
+    int64_t block = p->addends[key];
+    if (block == NOT_THERE) return MS_OK;
+    p->addends[key] = NOT_THERE;
+    return give(p, ms__step_key_bytes(p->step, key), MS_CATEGORY_TEMPORARY, block);
+}
+
+static ms_status give_brief_addends(player *p) {
     ms_status status = MS_OK;
-    for (; p->n_addends > 0 && status == MS_OK; p->n_addends--)
-        status =
-            give(p, p->addends[p->n_addends - 1].n_bytes, MS_CATEGORY_TEMPORARY, p->addends[p->n_addends - 1].block);
+    while (p->n_brief > 0 && status == MS_OK) status = give_addend(p, p->brief[--p->n_brief]);
+    return status;
+}
+
+/* At the end of a step. */
+static ms_status give_all_addends(player *p) {
+    ms_status status = MS_OK;
+    p->n_brief = 0;
+    for (uint32_t k = 0; k < p->step->n_keys && status == MS_OK; k++) status = give_addend(p, k);
     return status;
 }
 
@@ -127,8 +140,7 @@ static ms_status take_key(player *p, uint32_t key, int64_t segment) {
     uint32_t category = p->step->keys[key].category;
     int64_t n_bytes = ms__step_key_bytes(p->step, key);
     if (p->blocks[key] != NOT_THERE)
-        return category == MS_CATEGORY_GRADIENT ? take_addend(p, n_bytes, segment)
-                                                : take_transient(p, n_bytes, segment);
+        return category == MS_CATEGORY_GRADIENT ? take_addend(p, key, segment) : take_transient(p, n_bytes, segment);
     return take(p, n_bytes, category, segment, &p->blocks[key]);
 }
 
@@ -220,7 +232,7 @@ static bool is_released_here(const player *p, uint32_t key, int64_t segment) {
 
 static ms_status play_operation(player *p, const ms__segment *segment, int64_t index, uint32_t cost) {
     run_op(p, segment->phase, cost);
-    ms_status status = give_addends(p);
+    ms_status status = give_brief_addends(p);
     return status == MS_OK ? take_workspaces(p, segment, index, p->step->costs[cost].flags) : status;
 }
 
@@ -233,6 +245,8 @@ static ms_status play_event(player *p, const ms__segment *segment, int64_t index
         return is_released_here(p, event->index, index) ? give_key(p, event->index) : MS_OK;
     case MS__OPERATION:
         return play_operation(p, segment, index, event->index);
+    case MS__ACCUMULATE:
+        return give_addend(p, event->index);
     default:
         return take_transient(p, p->scratch_bytes[event->index], index);
     }
@@ -309,7 +323,7 @@ static ms_status play_step(player *p, ms_simulation *sim, int step) {
         if (p->peak.bytes > highest.bytes) highest = p->peak;
     }
     p->peak = highest;
-    if (status == MS_OK) status = give_addends(p);
+    if (status == MS_OK) status = give_all_addends(p);
     if (status == MS_OK && !(p->request->flags & MS_SIMULATE_KEEP_GRADIENTS))
         status = give_category(p, MS_CATEGORY_GRADIENT);
     if (status == MS_OK) status = give_category(p, MS_CATEGORY_ACTIVATION);
@@ -355,15 +369,19 @@ static void count_update(player *p, uint32_t key) {
 static ms_status open_player(player *p, ms__arena *arena) {
     const ms__step *step = p->step;
     find_variants(p);
-    ms_status status = ms__arena_arrays(
-        arena, MS__ARRAY(p->blocks, step->n_keys), MS__ARRAY(p->scratch_bytes, step->n_scratches),
-        MS__ARRAY(p->busy_ns, step->n_costs), MS__ARRAY(p->released_in, step->n_split_keys),
-        MS__ARRAY(p->first_released, step->n_segments), MS__ARRAY(p->next_released, step->n_split_keys));
+    ms_status status =
+        ms__arena_arrays(arena, MS__ARRAY(p->blocks, step->n_keys), MS__ARRAY(p->scratch_bytes, step->n_scratches),
+                         MS__ARRAY(p->busy_ns, step->n_costs), MS__ARRAY(p->released_in, step->n_split_keys),
+                         MS__ARRAY(p->first_released, step->n_segments),
+                         MS__ARRAY(p->next_released, step->n_split_keys), MS__ARRAY(p->addends, step->n_keys),
+                         MS__ARRAY(p->is_accumulated, step->n_keys), MS__ARRAY(p->brief, step->n_keys));
     if (status != MS_OK) return status;
     for (uint32_t k = 0; k < step->n_keys; k++) {
-        p->blocks[k] = NOT_THERE;
+        p->blocks[k] = p->addends[k] = NOT_THERE;
         count_update(p, k);
     }
+    for (uint32_t i = 0; i < step->n_events; i++)
+        if (step->events[i].kind == MS__ACCUMULATE) p->is_accumulated[step->events[i].index] = true;
     for (uint32_t i = 0; i < step->n_costs; i++)
         p->busy_ns[i] = ms__op_busy_ns(p->request->device->rates, step, &step->costs[i]);
     for (uint32_t i = 0; i < step->n_scratches; i++) {

@@ -63,6 +63,7 @@ const char *const fuzz_dictionary[] = {"\"memscale_profile\": 1",
                                        "5,-1,1,0,",
                                        "5,1,1,0,",
                                        "5,1,4,0,",
+                                       "6,0,",
                                        NULL};
 
 static ms_profile_view view_of(const ms_profile *profile) {

@@ -20,7 +20,7 @@ typedef struct thing {
     int64_t n_bytes;
     int64_t kind; /* as in a trace */
     int64_t born; /* the phase */
-    bool in[MS__N_VARIANTS], released[MS__N_VARIANTS];
+    bool in[MS__N_VARIANTS], released[MS__N_VARIANTS], accumulated[MS__N_VARIANTS];
     int64_t storage[MS__N_VARIANTS];
     uint32_t category;
 } thing;
@@ -65,6 +65,15 @@ static void release_some(model *m, int variant, int64_t rarity) {
     }
 }
 
+static void accumulate_some(model *m, int variant) {
+    for (int64_t i = 0; i < m->n_things; i++) {
+        thing *t = &m->things[i];
+        if (!t->in[variant] || t->accumulated[variant] || t->born != MS_PHASE_BACKWARD || !one_in(8)) continue;
+        t->accumulated[variant] = true;
+        say(&m->traces[variant], MS_TRACE_GRADIENT, t->storage[variant], 0);
+    }
+}
+
 static const char *random_name(void) {
     static const char *const names[] = {"aten.relu.default", "aten.view.default", "aten.mul.Tensor", "mine"};
     return names[up_to(3)];
@@ -93,6 +102,7 @@ static void operate(model *m) {
     }
     if (!optimizer && one_in(10)) allocate(m, (int)up_to(1), new_thing(m)); /* one of them alone */
     for (int v = 0; v < MS__N_VARIANTS; v++) release_some(m, v, 8);
+    for (int v = 0; v < MS__N_VARIANTS && m->phase == MS_PHASE_BACKWARD; v++) accumulate_some(m, v);
 }
 
 static void take_turn(model *m, bool later) {
@@ -166,8 +176,8 @@ static bool is_played(int64_t phase, int step, uint32_t flags) {
 typedef struct holder {
     const model *m;
     bool held[MAX_THINGS];
+    bool has_addend[MAX_THINGS]; /* a new gradient that is still to be added to the one that is held */
     int64_t bytes, peak;
-    int64_t addend_bytes; /* new gradients that are still to be added to those that are held */
 } holder;
 
 static void hold(holder *h, int64_t index) {
@@ -175,13 +185,21 @@ static void hold(holder *h, int64_t index) {
     bool is_addend = h->held[index] && h->m->things[index].category == MS_CATEGORY_GRADIENT;
     if (with > h->peak) h->peak = with;
     if (!h->held[index] || is_addend) h->bytes = with; /* else it was only temporary */
-    if (is_addend) h->addend_bytes += n_bytes;
+    if (is_addend) h->has_addend[index] = true;
     h->held[index] = true;
 }
 
-static void add_up(holder *h) {
-    h->bytes -= h->addend_bytes;
-    h->addend_bytes = 0;
+static void add(holder *h, int64_t index) {
+    if (h->has_addend[index]) h->bytes -= h->m->things[index].n_bytes;
+    h->has_addend[index] = false;
+}
+
+/* The gradients of which the traces do not tell when they are added; or all. */
+static void add_up(holder *h, bool all) {
+    for (int64_t i = 0; i < h->m->n_things; i++) {
+        const bool *told = h->m->things[i].accumulated;
+        if (all || !(told[MS__PLAIN] || told[MS__RECOMPUTED])) add(h, i);
+    }
 }
 
 static void let_go(holder *h, int64_t index) {
@@ -204,7 +222,8 @@ static int64_t count_step(holder *h, int variant, int step, uint32_t flags) {
         if (e->kind == MS_TRACE_PHASE) phase = e->a;
         if (!is_played(phase, step, flags)) continue;
         n_ops += e->kind == MS_TRACE_OP;
-        if (e->kind == MS_TRACE_OP) add_up(h);
+        if (e->kind == MS_TRACE_OP) add_up(h, false);
+        if (e->kind == MS_TRACE_GRADIENT) add(h, h->m->thing_of[variant][e->a]);
         if (e->kind != MS_TRACE_ALLOC && e->kind != MS_TRACE_FREE) continue;
         int64_t index = h->m->thing_of[variant][e->a];
         bool optimizer = phase == MS_PHASE_OPTIMIZER_FIRST || phase == MS_PHASE_OPTIMIZER;
@@ -212,7 +231,7 @@ static int64_t count_step(holder *h, int variant, int step, uint32_t flags) {
         if (e->kind == MS_TRACE_ALLOC && !none) hold(h, index);
         if (e->kind == MS_TRACE_FREE) let_go(h, index);
     }
-    add_up(h);
+    add_up(h, true);
     return n_ops;
 }
 

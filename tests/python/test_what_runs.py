@@ -123,6 +123,42 @@ def test_held_gradients_are_planned_for(name, accumulate, set_to_none):
     assert plan.baseline_peak_bytes == pytest.approx(plain, rel=TOLERANCE)
 
 
+class UsedTwice(nn.Module):
+    """Backward begins with its table's gradient and ends when that is complete; the peak is in between."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(2048, 64)
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Dropout(0.1), nn.Linear(256, 64)) for _ in range(3)
+        )
+
+    def forward(self, tokens):
+        x = self.table(tokens)
+        for layer in self.layers:
+            x = x + layer(x)
+        return x[:, -1] + self.table(tokens[:, 0])
+
+
+@pytest.mark.parametrize("wrapped", [False, True], ids=["kept", "recomputed"])
+def test_a_new_gradient_exists_until_it_is_added_to_the_one_that_is_held(wrapped):
+    with Meter() as meter:
+        model, batch = UsedTwice(), (torch.randint(2048, (4, 128)),)
+        optimizer = torch.optim.AdamW(model.parameters())
+        known = memscale.profile(model, batch, optimizer=optimizer)
+        if wrapped:
+            memscale.wrap(model, BARE)
+        for step in range(3):
+            with meter.mark(f"{step}"):
+                one_step(model, (batch, {}))
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=False)
+        entries = model._memscale_executor.plan.entries if wrapped else ()
+    predicted = known.simulate([entry.name for entry in entries if entry.action], keep_gradients=True)
+    assert predicted.place[1] == "backward"
+    assert predicted.steady_peak_bytes == pytest.approx(meter["2"].peak, rel=TOLERANCE / 4)
+
+
 def test_a_budget_that_holds_only_without_held_gradients():
     """The second micro-batch is seen before it runs: it gets a leaner plan, or none."""
     args, kwargs = zoo.LARGE.batch_of("gpt2")

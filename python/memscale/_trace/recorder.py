@@ -151,6 +151,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             self._n_saves += 1
         self.trace.events.extend((_core.TRACE_SAVE, self.number(tensor), self._saves[id(call)][index]))
 
+    def note_detach(self, tensor: torch.Tensor) -> None:
+        """Autograd detaches what becomes the gradient of a parameter that has none. It may have been there for long:
+        that of a tied weight is complete only when backward has come to its first use."""
+        node = torch._C._current_autograd_node()
+        if node is not None and node._sequence_nr() > _LEAF and (index := self.number(tensor)) >= 0:
+            self.trace.events.extend((_core.TRACE_GRADIENT, index, 0))
+
     # Operations
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -167,7 +174,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             self.values.note(func, args, kwargs, output)
         else:
             output = func(*args, **(kwargs or {}))
-        if func is not _DETACH:  # autograd's own, which hooks on saved tensors change
+        if func is _DETACH:  # autograd's own, which hooks on saved tensors change
+            self.note_detach(args[0])
+        else:
             self._record(func, args, kwargs, output)
         return output
 

@@ -46,9 +46,12 @@ class WatchingRecorder(Recorder):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = func(*args, **(kwargs or {}))
-        if not self.is_paused and func is not _DETACH:
+        if not self.is_paused:
             with self.guarded():
-                self._note(func, args, kwargs, output)
+                if func is _DETACH:
+                    self.note_detach(args[0])
+                else:
+                    self._note(func, args, kwargs, output)
         return output
 
     @contextlib.contextmanager

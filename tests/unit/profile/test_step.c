@@ -369,8 +369,14 @@ TEST(malformed_events) {
     check_event_refused(MS_TRACE_PHASE, MS_N_PHASES, 0);
     check_event_refused(MS_TRACE_PHASE, MS_PHASE_END, 0); /* and then back */
     fresh();
-    event_at(MS_TRACE_UNIT)->kind = MS_TRACE_SAVE + 1;
+    event_at(MS_TRACE_UNIT)->kind = MS_TRACE_GRADIENT + 1;
     check_refused(MS_E_INVALID);
+    const int64_t no_gradients[] = {-1, kept.n_storages, kept.n_storages - 1}; /* the last is allocated later */
+    for (int i = 0; i < 3; i++) {
+        fresh();
+        *event_at(MS_TRACE_UNIT) = (ms_trace_event){MS_TRACE_GRADIENT, no_gradients[i], 0};
+        check_refused(MS_E_INVALID);
+    }
     fresh();
     event_at(MS_TRACE_UNIT)->kind = -1;
     check_refused(MS_E_INVALID);

@@ -367,7 +367,7 @@ TEST(wrong_tapes) {
     static const char *const tapes[] = {"7",             /* no array */
                                         "[2]",           /* no operand */
                                         "[2,0,0]",       /* nor here */
-                                        "[6,0]",         /* an unknown code */
+                                        "[7,0]",         /* an unknown code */
                                         "[-1,0]",        /* and another */
                                         "[2,0.5]",       /* no whole number */
                                         "[2,4194305]",   /* out of range */
@@ -392,6 +392,7 @@ TEST(wrong_tapes) {
 TEST(wrong_names) {
     check_refused(with("[2,[2,0,0,4]]", "[2,[2,2,0,4]]"), MS_E_PARSE, "unknown cost");
     check_refused(with("[2,[2,0,0,4]]", "[2,[2,-1,0,4]]"), MS_E_PARSE, "unknown cost");
+    check_refused(with("[2,[2,0,0,4]]", "[2,[2,0,6,4]]"), MS_E_PARSE, "unknown key");
     check_refused(with("[2,[2,0,0,4]]", "[2,[3,0,0,4]]"), MS_E_PARSE, "unknown scratch");
     check_refused(with("[2,[2,0,0,4]]", "[2,[2,0,0,10]]"), MS_E_PARSE, "unknown kind");
     check_refused(with("[2,[2,0,0,4]]", "[2,[2,0,0,-1]]"), MS_E_PARSE, "unknown kind");

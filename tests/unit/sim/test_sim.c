@@ -147,6 +147,53 @@ TEST(gradients_that_are_kept) {
     ms_profile_destroy(profile);
 }
 
+/* A weight that both units use. The gradient of the second unit waits for that of the first, and both of them are then
+ * one, which is added to the gradient that is kept. `tells`: the trace says when that is. */
+static ms_profile *tied_units(bool tells) {
+    script s = {0};
+    in_phase(&s, MS_PHASE_SETUP);
+    (void)take_as(&s, MS_CATEGORY_PARAMETER, 1024);
+    in_phase(&s, MS_PHASE_BACKWARD);
+    in_unit(&s, 1);
+    compute(&s, "aten.mm.default");
+    int64_t gradient = take(&s, 1024);
+    compute(&s, "aten.mm.default"); /* of the same node, whose gradients are added when it is done */
+    int64_t between = take(&s, 2048);
+    in_unit(&s, 0);
+    compute(&s, "aten.mm.default");
+    int64_t second = take(&s, 1024);
+    give(&s, between);
+    compute(&s, "aten.add_.Tensor");
+    give(&s, second);
+    if (tells) say(&s, MS_TRACE_GRADIENT, gradient, 0);
+    compute(&s, "aten.mm.default");
+    give(&s, take(&s, 4096));
+    in_phase(&s, MS_PHASE_END);
+    return profile_of_scripts(&s, NULL);
+}
+
+TEST(gradients_of_tied_weights_wait) {
+    for (int tells = 0; tells < 2; tells++) {
+        ms_profile *profile = tied_units(tells != 0), *read = NULL;
+        char *text = NULL;
+        CHECK_STATUS(ms_profile_to_json(profile, &text), MS_OK);
+        CHECK_STATUS(ms_profile_from_json(text, strlen(text), &read), MS_OK);
+        ms_rates rates = rates_with(0);
+        ms_simulation_request request = request_with(read, &rates, MS_SIMULATE_KEEP_GRADIENTS);
+        ms_simulation *sim = simulation_of(&request);
+        int64_t waits = tells ? 1024 : 0;
+        ms_simulation_segment one = point_of(sim, 1), other = point_of(sim, 2);
+        CHECK_EQ_INT(one.end_bytes, 2048 + 2048 + waits);
+        CHECK_EQ_INT(one.peak_bytes, 2048 + 2048 + waits);
+        CHECK_EQ_INT(other.peak_bytes, 2048 + 4096); /* all was added by then */
+        CHECK_EQ_INT(other.end_bytes, 2048);
+        ms_simulation_destroy(sim);
+        ms_free(text);
+        ms_profile_destroy(read);
+        ms_profile_destroy(profile);
+    }
+}
+
 static void check_point(const ms_simulation *sim, int64_t index, int32_t unit, int32_t phase, int64_t peak,
                         int64_t end) {
     ms_simulation_segment p = point_of(sim, index);
@@ -642,9 +689,9 @@ TEST(arguments_of_results) {
 }
 
 SUITE(sim, CASE(peaks_of_plans), CASE(no_actions_keep_everything), CASE(parts_of_the_peak), CASE(resumed),
-      CASE(gradients_that_are_kept), CASE(the_timeline), CASE(workspaces), CASE(memory_inside_kernels), CASE(rounding),
-      CASE(the_allocator), CASE(a_limit), CASE(a_step_of_nothing), CASE(split_keys_under_mixed_plans),
-      CASE(time_of_a_gpu), CASE(time_of_a_cpu), CASE(views_take_the_host_only), CASE(narrow_types_are_faster),
-      CASE(times_of_the_phases), CASE(times_that_do_not_fit), CASE(the_same_request_gives_the_same_result),
-      CASE(requests_are_initialised), CASE(requests_that_are_refused), CASE(rates_that_are_refused),
-      CASE(a_step_that_was_only_seen_kept), CASE(arguments_of_results));
+      CASE(gradients_that_are_kept), CASE(gradients_of_tied_weights_wait), CASE(the_timeline), CASE(workspaces),
+      CASE(memory_inside_kernels), CASE(rounding), CASE(the_allocator), CASE(a_limit), CASE(a_step_of_nothing),
+      CASE(split_keys_under_mixed_plans), CASE(time_of_a_gpu), CASE(time_of_a_cpu), CASE(views_take_the_host_only),
+      CASE(narrow_types_are_faster), CASE(times_of_the_phases), CASE(times_that_do_not_fit),
+      CASE(the_same_request_gives_the_same_result), CASE(requests_are_initialised), CASE(requests_that_are_refused),
+      CASE(rates_that_are_refused), CASE(a_step_that_was_only_seen_kept), CASE(arguments_of_results));
