@@ -29,7 +29,7 @@ ms_status ms_plan_find_budget(const ms_plan_request *theirs, int64_t *out_bytes)
         if (status == MS_OK) *out_bytes = 1;
         return status;
     }
-    int64_t peak = ms__error_value(), needed = peak + peak / (MS__MARGIN_PARTS - 1) + 1;
+    int64_t peak = ms__error_value() + request->occupied_bytes, needed = peak + peak / (MS__MARGIN_PARTS - 1) + 1;
     int64_t usable = request->device->usable_bytes;
     for (size_t i = 0; i < sizeof extra_parts / sizeof *extra_parts && status == MS_E_BUDGET; i++) {
         int64_t budget = ms__round_up_bytes(needed + (extra_parts[i] > 0 ? needed / extra_parts[i] : 0));

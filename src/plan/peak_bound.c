@@ -8,8 +8,10 @@
 #include <stdlib.h>
 
 #include "../common/math.h"
+#include "../sim/needs.h"
 
 #define MAX_GROWTH ((int64_t)1 << 31)
+#define UNUSABLE_PARTS 6 /* of a peak: what torch's allocator reserves beyond it jumps by segments, up to so much */
 
 struct ms__bound_row {
     int64_t fixed_bytes, growing_bytes;
@@ -42,19 +44,20 @@ static ms_status fill_rows(const ms_simulation *sim, ms__peak_bound *out) {
 
 ms_status ms__peak_bound_make(const ms_simulation_request *request, ms__peak_bound *out) {
     ms_simulation *sim = NULL;
-    ms_simulation_summary summary = {.struct_bytes = sizeof summary};
+    ms_simulation_request step = *request;
+    ms__needs needs = {0};
     *out = (ms__peak_bound){0};
-    ms_status status = ms_simulation_create(request, &sim);
-    if (status == MS_OK) status = ms_simulation_get_summary(sim, &summary);
+    step.flags = ms__step_flags(request->flags, ms__is_changed(request));
+    ms_status status = ms__find_needs(request, NULL, INT64_MAX, &needs);
+    if (status == MS_OK) status = ms_simulation_create(&step, &sim);
     if (status == MS_OK) status = fill_rows(sim, out);
     ms_simulation_destroy(sim);
     if (status != MS_OK) {
         ms__peak_bound_free(out);
         return status;
     }
-    int64_t peak = ms__max(summary.first_peak_bytes, summary.steady_peak_bytes);
-    out->least_bytes = peak;
-    out->unusable_bytes = ms__max(ms__max(summary.reserved_bytes, summary.needed_bytes) - peak, 0);
+    out->least_bytes = needs.peak_bytes;
+    out->unusable_bytes = ms__max(ms__max(needs.played.reserved_bytes, needs.needed_bytes) - needs.peak_bytes, 0);
     return MS_OK;
 }
 
@@ -77,7 +80,8 @@ int64_t ms__peak_bound_at(const ms__peak_bound *bound, int64_t growth) {
         if (growing == INT64_MAX) return INT64_MAX;
         most = ms__max(most, bound->rows[i].fixed_bytes + growing);
     }
-    return unusable == INT64_MAX ? INT64_MAX : most + unusable;
+    if (unusable == INT64_MAX) return INT64_MAX;
+    return most + (unusable > 0 ? ms__max(unusable, most / UNUSABLE_PARTS) : 0);
 }
 
 int64_t ms__growth_of(const int64_t *before, const int64_t *after, int64_t n_sizes) {

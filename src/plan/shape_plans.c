@@ -22,8 +22,7 @@
 #include "../common/structs.h"
 #include "../common/vec.h"
 #include "../profile/size_fit.h"
-#include "../sim/actions.h"
-#include "../sim/allocator.h"
+#include "../sim/needs.h"
 #include "decide.h"
 #include "peak_bound.h"
 #include "plan.h"
@@ -52,8 +51,7 @@ struct ms_shape_plans {
     ms_profile *profile, *half_profile;
     uint8_t *may_change;
     known_input base;
-    int32_t *actions;    /* of the base's plan */
-    bool has_own_events; /* the base's plan has only traced actions, so that a limit can be simulated */
+    int32_t *actions; /* of the base's plan */
     ms__peak_bound bound;
     ms_plan *lean; /* NULL: not made yet */
     known_growth *growth;
@@ -153,11 +151,7 @@ static ms_status adopt_request(ms_shape_plans *s) {
 static ms_status adopt_plan(ms_shape_plans *s, const ms_plan *plan) {
     s->actions = calloc((size_t)plan->n_entries + 1, sizeof *s->actions);
     if (s->actions == NULL) return ms__fail_memory((size_t)plan->n_entries * sizeof *s->actions);
-    s->has_own_events = plan->summary.model_options == 0;
-    for (int64_t i = 0; i < plan->n_entries; i++) {
-        s->actions[i] = plan->entries[i].action;
-        if (!ms__actions[s->actions[i]].is_traced) s->has_own_events = false;
-    }
+    for (int64_t i = 0; i < plan->n_entries; i++) s->actions[i] = plan->entries[i].action;
     return MS_OK;
 }
 
@@ -221,18 +215,13 @@ static ms_simulation_request base_request(const ms_shape_plans *s, const ms_plan
 /* Does the step run with the base's plan within the bytes that may be reserved? */
 static ms_status fits_base(const ms_shape_plans *s, const ms_plan_request *at, bool *out) {
     int64_t usable = at->budget_bytes - at->margin_bytes - at->occupied_bytes;
-    bool has_blocks = s->has_own_events && ms__models_allocator(at);
     ms_simulation_request request = base_request(s, at);
-    ms_simulation *sim = NULL;
+    ms__needs needs = {0};
     *out = false;
     if (request.profile == NULL) return MS_OK; /* the step in 16 bits is not known at these sizes */
-    ms_simulation_summary summary = {.struct_bytes = sizeof summary};
-    ms_status status = usable > 0 ? ms_simulation_create(&request, &sim) : MS_E_BUDGET;
-    if (status == MS_OK) status = ms_simulation_get_summary(sim, &summary);
-    ms_simulation_destroy(sim);
-    int64_t needed = has_blocks ? summary.needed_bytes + MS__LARGE_GRANULE_BYTES : ms__simulated_peak(&summary);
-    *out = status == MS_OK && needed <= usable;
-    return status == MS_E_BUDGET ? MS_OK : status;
+    ms_status status = ms__find_needs(&request, NULL, usable, &needs);
+    *out = status == MS_OK && needs.needed_bytes <= usable;
+    return status;
 }
 
 /* Is the most that the step can need with the base's plan within the budget? */
@@ -246,7 +235,6 @@ static ms_status is_bounded(ms_shape_plans *s, const ms_input *input, bool *out)
     }
     int64_t growth = ms__growth_of(s->base.sizes, input->sizes, input->n_sizes);
     int64_t usable = request->budget_bytes - request->margin_bytes - request->occupied_bytes;
-    if (ms__models_allocator(request)) usable -= MS__LARGE_GRANULE_BYTES;
     *out = ms__peak_bound_at(&s->bound, growth) <= usable;
     return MS_OK;
 }

@@ -84,11 +84,22 @@ static bool add_products(ms__size_terms *t, int most, int max_degree, const ms__
     return true;
 }
 
+/* The term that has every variable once. Of four variables it is of a higher degree than the others. */
+static bool add_product_of_all(ms__size_terms *t, const int64_t sizes[][MS__MAX_VARIABLES]) {
+    ms__size_term product = {0};
+    for (int v = 0; v < t->n_variables; v++) product.powers[v] = 1;
+    if (!add_term(t, &product, sizes)) return false;
+    for (int k = 0; k < t->n_terms; k++)
+        if (memcmp(&t->terms[k], &product, sizeof product) == 0) t->product = k;
+    return true;
+}
+
 static bool add_terms(ms__size_terms *t, const int64_t sizes[][MS__MAX_VARIABLES]) {
     static const ms__size_term nothing;
     bool fits =
         add_products(t, 2, t->n_variables < MS__MAX_VARIABLES ? 2 * t->n_variables : MAX_DEGREE, &nothing, sizes);
     t->n_plain = t->n_terms;
+    fits = fits && add_product_of_all(t, sizes);
     for (int v = 0; v < t->n_variables && fits; v++) {
         ms__size_term length = {.padded = (uint8_t)(v + 1), .padding = MS__LENGTH_PADDING}, mask = length;
         mask.padding = MS__MASK_PADDING;
@@ -256,18 +267,8 @@ bool ms__size_terms_find(ms__size_terms *t, const int64_t values[MS__FIT_SHAPES]
     return find_among(t, 3, values, out) || find_among(t, 4, values, out);
 }
 
-/* The term that has every variable once. */
-static int product_of_all(const ms__size_terms *t) {
-    for (int k = 0; k < t->n_plain; k++) {
-        bool is_product = true;
-        for (int v = 0; v < t->n_variables; v++) is_product = is_product && t->terms[k].powers[v] == 1;
-        if (is_product) return k;
-    }
-    return 0;
-}
-
 void ms__size_terms_estimate(const ms__size_terms *t, const int64_t values[MS__FIT_SHAPES], ms__size_sum *out) {
-    int most = 0, term = product_of_all(t);
+    int most = 0, term = t->product;
     bool are_flags = true;
     for (int p = 0; p < MS__FIT_SHAPES; p++) are_flags = are_flags && values[p] >= 0 && values[p] <= 1;
     if (are_flags) {

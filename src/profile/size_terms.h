@@ -45,6 +45,7 @@ typedef struct ms__size_terms {
     int64_t columns[MS__MAX_SIZE_TERMS][MS__FIT_SHAPES]; /* their values, over `scale` */
     int64_t scale[MS__MAX_SIZE_TERMS];
     int n_terms, n_plain, n_variables;         /* those without padding come first */
+    int product;                               /* the term that has every variable once */
     ms__size_subset *subsets[MS__MAX_SUM + 1]; /* by their number of terms; they belong to an arena */
     uint32_t n_subsets[MS__MAX_SUM + 1];
     ms__size_subset recent[16]; /* of many terms, which were found last: numbers of like operations have the same */

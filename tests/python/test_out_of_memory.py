@@ -27,12 +27,12 @@ class Failing(nn.Module):
         return output
 
 
-def wrapped(**fields):
+def wrapped(*, has_sample=False, **fields):
     model = Failing(zoo.LARGE.make("gpt2"))
     _, batch = zoo.LARGE.batch_of("gpt2")
     profile = memscale.profile(model, batch)
     budget = (profile.predict("all").peak_bytes + profile.peak_bytes) / 2 * 64 / 63 / 1e9
-    memscale.wrap(model, memscale.Config(memory_budget_gb=budget, **fields))
+    memscale.wrap(model, memscale.Config(memory_budget_gb=budget, **fields), batch if has_sample else None)
     return model, batch
 
 
@@ -144,12 +144,15 @@ def test_plans_that_take_turns_settle_once(monkeypatch):
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: returned.append(1))
     monkeypatch.setattr(memory, "_is_gpu", True)
     monkeypatch.setattr(memory, "_count", lambda: (0, 0))
-    monkeypatch.setattr(memory, "_growing", object())
+    monkeypatch.setattr(memory, "_growing", SimpleNamespace(works=True))
     fields = {"grows": True, "n_changed": 1, "is_cramped": False, "budget_bytes": 9}
     small, large = (SimpleNamespace(needed_bytes=n, **fields) for n in (1, 2))
-    for plan in (small, large, small, large, small, large):
+    before = small
+    for plan in (small, small, large, small, large, small, large):
+        assert not memory.begin_step(before, held=False)
         memory.use(plan)
-        assert not memory.begin_step(plan)
+        memory.count_step()
+        before = plan
     assert len(returned) == 2  # once for each plan that needs more than those before
     monkeypatch.undo()
     memscale.detach(model)
@@ -170,17 +173,95 @@ def test_memory_that_cannot_be_taken_at_once_is_no_failed_step(monkeypatch, capl
     monkeypatch.setattr(torch, "empty", refuse)
     monkeypatch.setattr(memory, "_is_gpu", True)
     monkeypatch.setattr(memory, "_count", lambda: (len(failures), 0))
-    monkeypatch.setattr(memory, "_growing", object())
+    monkeypatch.setattr(memory, "_growing", SimpleNamespace(works=True))
     monkeypatch.setattr(memory, "_cap", object())
     monkeypatch.setattr(memory, "_cap_bytes", lambda: 999_999_999)
     fields = {"grows": True, "n_changed": 1, "is_cramped": False, "budget_bytes": 1 << 30}
     plan = SimpleNamespace(needed_bytes=1 << 30, occupied_bytes=0, margin_bytes=0, **fields)
     memory.use(plan)
     with caplog.at_level("INFO", logger="memscale"):
-        assert [memory.begin_step(plan) for _ in range(3)] == [False] * 3
+        for _ in range(4):
+            assert not memory.begin_step(plan, held=False)
+            memory.count_step()
     assert len(failures) == 1
     assert 0 <= 999_999_999 - wanted[0] < 2 << 20
     assert wanted[0] % (2 << 20) == 0
     assert not messages(caplog)
     monkeypatch.undo()
+    memscale.detach(model)
+
+
+@pytest.mark.parametrize("has_sample", [False, True])
+def test_memory_is_taken_at_once_after_the_first_step(monkeypatch, has_sample):
+    """Also if the plan was made before it; with accumulated gradients, after the optimizer has made its state."""
+    model, batch = wrapped(has_sample=has_sample)
+    memory, finished, seen = memscale.executor_of(model)._device_memory, [], []
+    optimizer = torch.optim.AdamW(model.parameters())
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: seen.append(len(finished)))
+    monkeypatch.setattr(memory, "_is_gpu", True)
+    monkeypatch.setattr(memory, "_count", lambda: (0, 0))
+    monkeypatch.setattr(memory, "_occupied", lambda: 0)
+    monkeypatch.setattr(memory, "_growing", SimpleNamespace(works=True))
+    for _ in range(3):
+        for _ in range(2):
+            model(**batch).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        finished.append(1)
+    assert seen[0] == 1
+    monkeypatch.undo()
+    memscale.detach(model)
+
+
+def test_a_plan_with_room_to_spare_gets_leaner(caplog):
+    """Its budget is far from what it needs: less of that is not less memory."""
+    model, (_, batch) = Failing(zoo.LARGE.make("gpt2")), zoo.LARGE.batch_of("gpt2")
+    memscale.wrap(model, memscale.Config(memory_budget_gb=memscale.profile(model, batch).peak_bytes * 3 / 1e9))
+    step(model, batch)
+    before = memscale.executor_of(model).plan
+    assert before.n_recomputed == 0
+    fail(model, batch)
+    with caplog.at_level("INFO", logger="memscale"):
+        step(model, batch)
+    after = memscale.executor_of(model).plan
+    assert after.needed_bytes <= before.needed_bytes * 15 / 16
+    assert len(messages(caplog)) == 1
+    memscale.detach(model)
+
+
+def test_what_is_kept_free_refuses_no_step():
+    """The plan for gradients that are held needs more than the one that failed; it ran before, so it runs again."""
+    model, (_, batch) = Failing(zoo.LARGE.make("gpt2")), zoo.LARGE.batch_of("gpt2")
+    profile = memscale.profile(model, batch)
+    least = profile.simulate("all", keep_gradients=True).peak_bytes
+    memscale.wrap(model, memscale.Config(memory_budget_gb=least * 1.02 * 64 / 63 / 1e9))
+    for _ in range(4):
+        for _ in range(2):
+            model(**batch).loss.backward()
+        model.zero_grad()
+        fail(model, batch)
+        model.zero_grad()
+    memscale.detach(model)
+
+
+def test_an_evaluation_that_ran_out_of_memory_is_no_step(caplog):
+    model, batch = wrapped()
+    step(model, batch)
+    before = memscale.executor_of(model).plan
+    with torch.no_grad():
+        fail(model, batch)
+    with caplog.at_level("INFO", logger="memscale"):
+        step(model, batch)
+    assert memscale.executor_of(model).plan is before
+    assert not messages(caplog)
+    memscale.detach(model)
+
+
+def test_a_watched_step_that_ran_out_of_memory_had_no_plan(caplog):
+    model, batch = wrapped(use_static_profiling=False)
+    fail(model, batch)
+    with caplog.at_level("INFO", logger="memscale"):
+        for _ in range(4):
+            step(model, batch)
+    assert not messages(caplog)
     memscale.detach(model)

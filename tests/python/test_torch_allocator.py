@@ -4,10 +4,15 @@ The allocator is a fake that parses as torch does: some fields fall back to thei
 them. ``tests/gpu/test_detach_gpu.py`` has the same with the real one.
 """
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
-from memscale._hw import torch_allocator
+import memscale
+import zoo
+from memscale._core import Device
+from memscale._hw import devices, torch_allocator
 from memscale._run.torch_state import GrowingSegments
 
 _SIZES = [str(1 << i) for i in range(16)]
@@ -145,3 +150,36 @@ def test_another_allocator(monkeypatch):
     assert not growing.works
     growing.release()
     assert not torch_allocator.can_grow(torch.device("cuda"))
+
+
+def test_segments_do_not_grow_where_they_cannot(fake, monkeypatch):
+    """Under WSL2 they fail with errors of the driver, whatever a plan does."""
+    release = SimpleNamespace(system="Linux", release="5.15.167.4-microsoft-standard-WSL2")
+    allocator, device = fake(""), torch.device("cuda", 0)
+    monkeypatch.setattr(torch_allocator.platform, "uname", lambda: release)
+    assert not torch_allocator.can_grow(device)
+    model = memscale.wrap(zoo.make("mlp"), memscale.Config("aggressive", enable_logging=False))
+    memory = memscale.executor_of(model)._device_memory
+    monkeypatch.setattr(memory, "_is_gpu", True)
+    monkeypatch.setattr(memory, "_count", lambda: (0, 0))
+    memory.use(SimpleNamespace(needed_bytes=1, grows=False, n_changed=3))
+    assert allocator.settings["expandable_segments"] is False
+    monkeypatch.undo()
+    memscale.detach(model)
+
+
+@pytest.mark.parametrize("text", ["", "expandable_segments:True"])
+def test_what_other_attachments_do_changes_no_plan(fake, monkeypatch, text):
+    """Segments that grow because MemScale lets them are not a setting of the user."""
+    fake(text)
+    device = Device.of_model("rtx3090")
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda place: device.name)
+    monkeypatch.setattr(torch_allocator, "can_grow", lambda place: True)
+    before = devices.segments_of(device)
+    assert before["grown"] is bool(text)
+    growing = GrowingSegments()
+    assert devices.segments_of(device) == before
+    growing.release()
+    assert devices.segments_of(device) == before

@@ -86,4 +86,4 @@ def segments_of(device: Device) -> dict[str, bool]:
     place = torch.device("cuda", torch.cuda.current_device())
     if torch.cuda.get_device_name(place) != device.name:
         return {}
-    return {"fixed": not torch_allocator.can_grow(place), "grown": torch_allocator.is_growing() is True}
+    return {"fixed": not torch_allocator.can_grow(place), "grown": torch_allocator.is_growing_without_us()}

@@ -44,9 +44,26 @@ def write_growing(settings: Settings, wanted: bool) -> bool:
     return _write(_text_of(settings, wanted)) and is_growing() is wanted
 
 
+class _Ours:
+    """Do segments grow because MemScale lets them?"""
+
+    is_growing = False
+
+
+def start_growing(before: Settings) -> bool:
+    """Let segments grow, with all other settings as they are. Did that work?"""
+    _Ours.is_growing = write_growing(before, True)
+    return _Ours.is_growing
+
+
+def is_growing_without_us() -> bool:
+    """Would segments grow if no model was attached?"""
+    return is_growing() is True and not _Ours.is_growing
+
+
 def stop_growing(before: Settings) -> None:
     """Let segments grow no more; all settings are then what they were before, and what the user has set since stays."""
-    now = read_settings()
+    now, _Ours.is_growing = read_settings(), False
     if now is None or not now.get("expandable_segments"):
         return
     if _others(now) != _others(before):

@@ -7,6 +7,7 @@ where it needs them, and is told how much time was trained and how much of it an
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
@@ -25,6 +26,8 @@ from .advice import CALL, Adviser, with_advice
 from .judges import PlanJudge
 from .request import Request
 from .steps import AS_IT_IS, StepChange, Steps, autocast_now, is_whole
+
+_LESS_PARTS = 16  # of what a plan needed: after a step that ran out of memory plans should need so much less
 
 
 def why_not_static(model: nn.Module, config: Config) -> str:
@@ -140,6 +143,9 @@ class Planner:
         self._plans: dict[bool, _core.ShapePlans] = {}  # by whether gradients are held
         self._learned: _core.ShapePlans | None = None  # what these share
         self._start_ns = 0  # of the first step; 0: it has not begun
+        self._occupied_bytes = 0
+        self._kept_free_bytes = 0  # besides, since a step ran out of memory
+        self._last: tuple[Sizes, tuple[int, int], bool] | None = None  # what was planned for last: see at()
 
     @property
     def n_analyses(self) -> int:
@@ -197,30 +203,55 @@ class Planner:
 
     def occupy(self, n_bytes: int) -> None:
         """Plan from now on with so much of the budget occupied by other things than the step."""
-        if n_bytes != self.request.core.occupied_bytes:
-            self.request = Request(self.config, self.request.device, occupied_bytes=n_bytes)
-            self._plans.clear()
+        if n_bytes != self._occupied_bytes:
+            self._occupied_bytes = n_bytes
+            self._renew_request()
 
-    def tighten(self, occupied_bytes: int) -> Plan:
-        """A plan for the first inputs with so much of the budget occupied. Raises BudgetError if there is none."""
-        before = self.request.core.occupied_bytes
-        self.occupy(occupied_bytes)
+    def _renew_request(self) -> None:
+        occupied = self._occupied_bytes + self._kept_free_bytes
+        self.request = Request(self.config, self.request.device, occupied_bytes=occupied)
+        self._plans.clear()
+
+    @property
+    def _room_bytes(self) -> int:
+        """What a plan may need within the budget, if nothing is kept free besides."""
+        core = self.request.core
+        return core.budget_bytes - core.margin_bytes - self._occupied_bytes
+
+    def tighten(self, plan: Plan) -> bool:
+        """Plan from now on so that steps need less than they did with this plan, or the least that they can.
+
+        Returns:
+            Whether there is such a plan for the step that was planned for last.
+        """
+        most = plan.needed_bytes - plan.needed_bytes // _LESS_PARTS
+        self._kept_free_bytes = max(self._kept_free_bytes, self._room_bytes - most, 0)
+        self._renew_request()
+        sizes, shape, held = self._last or (self._first_sizes, self._first_shape, False)
+
+        def find() -> Plan:
+            if held not in self._plans:
+                self._plans[held] = self._first_plan(held)
+            found: Plan = self._plans[held].find(sizes, shape, self._times())
+            return found
+
         try:
-            return self.first()
+            return self._relaxed(find).needed_bytes < plan.needed_bytes
         except BudgetError:
-            self.occupy(before)
-            raise
+            return False
 
-    def leanest(self) -> Plan:
-        """The plan for the first inputs that needs the least memory; plans from now on need no more."""
-        whole = self.request.core.budget_bytes
-        self.occupy(whole)
-        try:
-            return self.first()
-        except BudgetError as error:
-            smallest = error.smallest_peak_bytes or 0
-        self.occupy(max(0, whole - self.request.core.margin_bytes - smallest))
-        return self.first()
+    def _relaxed(self, find: Callable[[], Plan]) -> Plan:
+        """What this finds. If nothing fits only because memory is kept free, less of it is."""
+        while True:
+            try:
+                return find()
+            except BudgetError as error:
+                if self._kept_free_bytes == 0:
+                    raise
+                least = error.smallest_peak_bytes or self._room_bytes
+                less = max(self._room_bytes - least, 0)
+                self._kept_free_bytes = less if less < self._kept_free_bytes else 0
+                self._renew_request()
 
     def exclude(self, names: set[str]) -> None:
         """Keep these layers in all plans that are made from now on."""
@@ -238,19 +269,37 @@ class Planner:
         Raises:
             BudgetError: no plan fits such a step.
         """
-        if held not in self._plans:
-            try:
-                self._plans[held] = self._first_plan(held)
-            except BudgetError as error:
-                raise self._advised(error, args, kwargs) from None
+        sizes, shape = sizes_of(args, kwargs), shape_of(args, kwargs)
+        self._last = sizes, shape, held
+
+        def find() -> Plan:
+            if held not in self._plans:
+                self._plans[held] = self._plans_for(args, kwargs, held)
+            plan: Plan = self._plans[held].find(sizes, shape, self._times())
+            return plan
+
         self._profiler.input = args, kwargs
         try:
-            plan: Plan = self._plans[held].find(sizes_of(args, kwargs), shape_of(args, kwargs), self._times())
-            return plan
+            return self._relaxed(find)
         except BudgetError as error:
             raise self._advised(error, args, kwargs) from None
         finally:
             self._profiler.input = (), {}
+
+    def _plans_for(self, args: tuple[Any, ...], kwargs: dict[str, Any], held: bool) -> _core.ShapePlans:
+        """The plans by shape. If there is none for the inputs that were profiled, these inputs may be smaller: then
+        plans are made from their step."""
+        try:
+            return self._first_plan(held)
+        except BudgetError:
+            if self.was_made_from(args, kwargs) or self._kept_free_bytes > 0 or not self._profiler.is_static:
+                raise
+        self.adopt(self._profiler.profile(args, kwargs), args, kwargs)
+        return self._first_plan(held)
+
+    def was_made_from(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Were inputs of these sizes profiled?"""
+        return sizes_of(args, kwargs) == self._first_sizes
 
     def first(self, *, held: bool = False) -> Plan:
         """The plan for the inputs that were profiled. Raises BudgetError if none fits."""
@@ -298,11 +347,9 @@ class Planner:
             new = shape if change.batch is None else (change.batch, shape[1])
             return self._profiler.profile(*resized((args, kwargs), shape, new), change=change)
 
-        is_first = sizes_of(args, kwargs) == self._first_sizes
+        known = self.profile if self.was_made_from(args, kwargs) else None
         try:
-            steps = Steps(
-                trace, shape[0], can_be_half=self._profiler.is_whole, profile=self.profile if is_first else None
-            )
+            steps = Steps(trace, shape[0], can_be_half=self._profiler.is_whole, profile=known)
         except (MemScaleError, ValueError):
             return error
         steps.seconds = self._profiler.seconds

@@ -104,7 +104,7 @@ class PlanJudge:
         self._steps = steps
         self._config = config
         self._request = request
-        self._unrunnable = unrunnable
+        self._rest: dict[str, Any] = {"unrunnable": unrunnable, "occupied_bytes": request.core.occupied_bytes}
         self._wider = self._wider_requests()
         self.budget_bytes = request.core.limit_bytes or request.budget_bytes
         has_more = config.memory_budget_gb is not None and request.budget_bytes < self.device.usable_bytes
@@ -117,7 +117,7 @@ class PlanJudge:
         modes = list(OptimizationMode)
         found = []
         for mode in modes[modes.index(self._config.mode) + 1 :]:
-            wider = Request(self._config.replace(mode=mode), self.device, unrunnable=self._unrunnable)
+            wider = Request(self._config.replace(mode=mode), self.device, **self._rest)
             if wider.allows_more_than(self._request):
                 found.append((mode.value, wider))
         return found
@@ -147,7 +147,7 @@ class PlanJudge:
                 mode = named.get("mode", self._config.mode)
                 named = {**named, "budget": n_bytes / 1e9}
                 config = self._config.replace(mode=mode, memory_budget_gb=n_bytes / 1e9)
-                request = Request(config, self.device, unrunnable=self._unrunnable)
+                request = Request(config, self.device, **self._rest)
             plan = request.create(profile, half)
         except BudgetError as error:
             return Verdict(False, error.smallest_peak_bytes or 0, needed_bytes=error.smallest_peak_bytes or 0)

@@ -12,15 +12,13 @@ from collections.abc import Callable
 import torch
 
 from .. import _core
-from .._hw.torch_allocator import occupied_bytes, return_cache
+from .._hw.torch_allocator import can_grow, occupied_bytes, return_cache
 from .._plan.by_shape import Planner
 from .._show.text import size
 from ..config import Config
-from ..errors import BudgetError
 from ..plans import Plan
 from .torch_state import AllocatorCap, GrowingSegments
 
-_LESS_PARTS = 16  # of what a plan needs: the plan after one that was too much has to need so much less
 _MAX_SETTLED = 4  # times, until a plan needs more
 _ROUNDED = 2 << 20  # large requests are rounded to multiples of this
 
@@ -47,7 +45,7 @@ class DeviceMemory:
         self._has_failed = False  # a step ran out of memory, and nothing was done about it yet
         self._counts = self._count()
         self._most_bytes = 0  # that any plan so far needs
-        self._n_steps = 0  # since the plan that needs them came into use
+        self._n_steps = 0  # that began since the plan that needs them came into use
         self._n_settled = 0
 
     def attach(self) -> None:
@@ -71,12 +69,13 @@ class DeviceMemory:
         if plan.needed_bytes > self._most_bytes:  # plans of several sizes may take turns at every step
             self._most_bytes = plan.needed_bytes
             self._n_steps = self._n_settled = 0
+        self._counts = self._count()  # what failed before was not a step with this plan
         if plan.grows or plan.n_changed > 0:  # whatever a plan says that was made elsewhere
             self.grow()
 
     def grow(self) -> None:
-        """Let segments of torch's allocator grow from now on."""
-        if self._is_gpu and self._growing is None:
+        """Let segments of torch's allocator grow from now on, where they can."""
+        if self._is_gpu and self._growing is None and can_grow(self._device):
             self._growing = GrowingSegments()
 
     # What is occupied
@@ -93,6 +92,10 @@ class DeviceMemory:
 
     # Before each step
 
+    def count_step(self) -> None:
+        """A step begins with the plan that is in use."""
+        self._n_steps += 1
+
     def _count(self) -> tuple[int, int]:
         """How often torch's allocator ran out of memory, and how often it had to return memory first."""
         if not self._is_gpu or not torch.cuda.is_initialized():
@@ -100,25 +103,34 @@ class DeviceMemory:
         counts = torch.cuda.memory_stats_as_nested_dict(self._device)
         return int(counts.get("num_ooms", 0)), int(counts.get("num_alloc_retries", 0))
 
-    def begin_step(self, plan: Plan | None) -> bool:
+    def begin_step(self, plan: Plan | None, *, held: bool) -> bool:
         """Look at the last step: did it run out of memory, or did torch's allocator have to return memory?
+
+        Args:
+            plan: with which it ran; None: there was none yet.
+            held: gradients exist now.
 
         Returns:
             Whether plans have to be made anew, with less memory.
         """
         if plan is None:
+            self._has_failed = False  # nothing was planned that could be wrong
             return False
-        self._n_steps += 1
         if self._is_gpu and (plan.grows or plan.needed_bytes > plan.budget_bytes // 2):  # else it is most unlikely
             counts = self._count()
             self._has_failed = counts[0] > self._counts[0] or self._has_failed
             has_retried = counts[1] > self._counts[1]
             self._counts = counts
-            if self._growing is not None and not self._has_failed:
-                self._settle(plan, has_retried)
+            if self._growing is not None and self._growing.works and not self._has_failed:
+                self._settle(plan, has_retried, held)
         return self._has_failed and self._recover(plan)
 
-    def _settle(self, plan: Plan, has_retried: bool) -> None:
+    def _is_over(self, held: bool) -> bool:
+        """Is the step before over? Gradients that exist are accumulated or, once the optimizer has state, set to
+        zero."""
+        return not held or any(optimizer.state for optimizer in self._planner.optimizers)
+
+    def _settle(self, plan: Plan, has_retried: bool, held: bool) -> None:
         """Take the memory of a step at once: after the first step with a plan that needs more than those before, and
         after a step that had to return memory.
 
@@ -126,7 +138,9 @@ class DeviceMemory:
         unused memory is returned. Under a cap torch counts a request as new memory even if most of it is there
         already; if the memory of the step is there as one block, no request needs more.
         """
-        is_first = self._n_steps == 1
+        is_first = self._n_settled == 0
+        if self._n_steps == 0 or (is_first and not self._is_over(held)):
+            return
         if not is_first and not (has_retried and not plan.is_cramped and self._n_settled < _MAX_SETTLED):
             return
         self._n_settled += 1
@@ -144,9 +158,14 @@ class DeviceMemory:
 
     # Out of memory
 
-    def see_error(self) -> None:
-        """The forward of a step has raised what is being handled now."""
-        self._has_failed = self._has_failed or isinstance(sys.exc_info()[1], torch.OutOfMemoryError)
+    def see_error(self, *, is_step: bool) -> None:
+        """A forward, that of a step or of an evaluation, has raised what is being handled now."""
+        if not isinstance(sys.exc_info()[1], torch.OutOfMemoryError):
+            return
+        if is_step:
+            self._has_failed = True
+        else:
+            self._counts = self._count()  # no step has failed
 
     def _recover(self, plan: Plan) -> bool:
         """Say what was planned and what was there, and plan with less memory if that is wanted: was it?"""
@@ -159,7 +178,9 @@ class DeviceMemory:
         self._has_failed, self._counts = False, self._count()
         if self._config.on_oom != "replan" or self._planner.profile is None:
             return False
-        self._plan_leaner(plan, occupied)
+        self._planner.occupy(occupied)
+        if not self._planner.tighten(plan):
+            self._warn("no plan needs less memory; a smaller batch does")
         return True
 
     def _report(self, plan: Plan, occupied: int) -> str:
@@ -178,13 +199,3 @@ class DeviceMemory:
                 "plan was made"
             )
         return "; ".join(parts)
-
-    def _plan_leaner(self, plan: Plan, occupied: int) -> None:
-        """Plan with less memory than the plan that was too much or, if there is no such plan, with the least."""
-        less = max(plan.needed_bytes // _LESS_PARTS, occupied - plan.occupied_bytes)
-        try:
-            leaner = self._planner.tighten(plan.occupied_bytes + less)
-        except BudgetError:
-            leaner = self._planner.leanest()
-        if leaner.needed_bytes >= plan.needed_bytes:
-            self._warn("no plan needs less memory; a smaller batch does")

@@ -18,11 +18,9 @@ from torch import nn
 
 from .. import _core
 from .._base.attachment import HANDLE, Attachment
-from .._base.log import Log
 from .._base.vocabulary import ACTIONS, MODEL_OPTIONS
-from .._hw.memory import host, main_device
+from .._hw.memory import main_device
 from .._plan.by_shape import Planner, why_not_static
-from .._show.text import size
 from .._trace.model_modules import StepModule, find_flagged_units, param_bytes, step_module, takes_use_cache
 from .._trace.profiling import NotAnalysedError
 from .._trace.sample import Sizes, sizes_of
@@ -33,6 +31,7 @@ from ..plans import Plan
 from ..profiles import Profile
 from .device_memory import DeviceMemory
 from .hooks import ForwardBegins, ForwardEnds, StepHook, UseCacheOff, active_hooks, may_hook, refuse_data_parallel
+from .messages import USE_CACHE_IS_OFF, Messages
 from .recomputation import Unit, is_any_set
 from .torch_state import BackwardOnCallingThread, is_on_one_gpu
 from .watching import Watching
@@ -61,13 +60,13 @@ class Executor:
         self._trainable = [p for p in model.parameters() if p.requires_grad]
         self._device = main_device(model)
         self._backward = BackwardOnCallingThread() if is_on_one_gpu(model) else None
-        self._log: Log | None = None
-        self._logged: set[str] = set()
+        self._messages = Messages(config)
         self._planner = Planner(model, config, () if optimizer is None else (optimizer,))
-        self._device_memory = DeviceMemory(self._device, config, self._planner, self._trainable, self._warn)
+        self._device_memory = DeviceMemory(self._device, config, self._planner, self._trainable, self._messages.warn)
         self._step = StepModule(model)
         self._analysing = False  # while a step is analysed, units run as without MemScale
         self._is_idle = False  # nothing is done in this step
+        self._is_watched = False  # handlers are those of a watched step
         self._is_given = False  # the plan is the user's
         self._why_watched = why_not_static(model, config)  # "": the step can be analysed without running it
         self._watching = Watching(model, self._units, [flags for *_, flags in found], self._device, config.warmup_steps)
@@ -82,30 +81,38 @@ class Executor:
             plan.check_units([(unit.name, unit.param_bytes) for unit in self._units])
             _check_techniques(plan)
         self._check_profiling()
-        self._log = Log(self.config)
+        self._messages.open()
         try:
             self._attach_modules()
-            self._log_start("" if sample or plan else self._when_planned())
+            when = "" if sample or plan else self._when_planned()
+            self._messages.start(self.model, len(self._units), self._planner.request, when)
             self._device_memory.attach()
             self._is_given = plan is not None
             if plan is not None:
                 self._apply(plan)
-                self._info("plan: %s", plan.describe())
+                self._messages.info(f"plan: {plan.describe()}")
             elif sample is not None and self._analyse(step_module(self.model), *sample, is_sample=True):
                 self._replan(*sample, held=False)
             elif sample is not None:
-                self._log_once(self._when_planned())
+                self._messages.once(self._when_planned())
         except BaseException:
             self._undo()
             raise
 
     def reattach(self) -> None:
         """Attach again after a detach, with everything as it was."""
-        self._log = Log(self.config)
-        self._attach_modules()
-        self._device_memory.attach()
-        if self.plan is not None:
-            self._apply(self.plan)
+        self._messages.open()
+        self._backward = BackwardOnCallingThread() if is_on_one_gpu(self.model) else None
+        try:
+            self._attach_modules()
+            self._device_memory.attach()
+            if self.plan is not None:
+                self._apply(self.plan)
+            if self._planner.profile is not None:
+                self._wait_for_optimizer()
+        except BaseException:
+            self._undo()
+            raise
 
     def _check_profiling(self) -> None:
         """Where a step can be neither analysed nor watched, nothing can be planned."""
@@ -130,7 +137,7 @@ class Executor:
     def detach(self) -> None:
         """Put the model back as it was. Does nothing a second time."""
         if self.attached:
-            self._info("detached from %s", type(self.model).__name__)
+            self._messages.info(f"detached from {type(self.model).__name__}")
             self._undo()
 
     def leave_modules(self) -> None:
@@ -146,8 +153,7 @@ class Executor:
         if self._backward is not None:
             self._backward.release()
         self._attachment.undo()
-        if self._log is not None:
-            self._log.close()
+        self._messages.close()
 
     # The plan
 
@@ -196,12 +202,12 @@ class Executor:
             return
         is_known = self.plan is not None
         self._apply(plan)
-        if first and f"plan: {plan.describe()}" not in self._logged:
+        if first and not self._messages.was_said(f"plan: {plan.describe()}"):
             names = ", ".join(type(optimizer).__name__ for optimizer in self._planner.optimizers)
-            self._log_once(f"plan{f' with {names}' if is_known and names else ''}: {plan.describe()}")
+            self._messages.once(f"plan{f' with {names}' if is_known and names else ''}: {plan.describe()}")
         elif not first:
             shape = " x ".join(str(n) for n in sizes[0]) if sizes else "no tensor"
-            self._log_once(f"for batches like {shape}{', with gradients held' if held else ''}: {plan.describe()}")
+            self._messages.once(f"for batches like {shape}{', with gradients held' if held else ''}: {plan.describe()}")
 
     def _excluded(self) -> set[str]:
         return {unit.name for unit in self._units if unit.excluded is not None}
@@ -230,15 +236,24 @@ class Executor:
 
     def _watch(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Run this step with every unit recomputed, and trace it meanwhile."""
-        self._log_once(self._when_planned())
+        self._messages.once(self._when_planned())
+        self._is_watched = True
         self._watching.begin(args, kwargs)
         self._device_memory.grow()
         handler = HANDLERS["recompute"] if self.config.enable_checkpointing else None
         for unit in self._units:
             unit.handler = handler if unit.excluded is None else None
 
+    def _leave_watch(self) -> None:
+        """If a watched step has failed, the plan is in force again, if there is one."""
+        if self._is_watched and not self._watching.is_active and not self._watching.has_seen:
+            self._is_watched = False
+            if self.plan is not None:
+                self._apply(self.plan)
+
     def _take_watched(self) -> None:
         """Plan from what was seen, if it was all of a step."""
+        self._is_watched = False
         seen = self._watching.take(is_known=self._planner.profile is not None)
         if seen is None and self.plan is not None:
             self._apply(self.plan)
@@ -264,6 +279,7 @@ class Executor:
 
     def _begin_step(self, module: nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._choose_plan(module, args, kwargs)
+        self._device_memory.count_step()
         self._is_idle = self.plan is not None and self._watching.is_idle and not self.recomputes()
         if self._backward is not None and (self._watching.is_active or self.recomputes()):
             self._backward.take()
@@ -271,30 +287,45 @@ class Executor:
     def _choose_plan(self, module: nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._is_given or not may_hook():
             return
-        if self._device_memory.begin_step(self.plan):
-            self._planned_for = None
         held = is_any_set("grad", self._trainable)
+        if self._device_memory.begin_step(self.plan, held=held):
+            self._planned_for = None
         if self._watching.is_active:
             self._watching.continue_with_forward(held=held)
             if self._watching.is_active:  # the optimizer's step is still to come
                 return
+            self._leave_watch()
         if self._watching.has_seen:
             self._take_watched()
         is_unknown = self._planner.profile is None and (module is None or not self._analyse(module, args, kwargs))
         if is_unknown or self._watching.wants_more:
             self._watch(args, kwargs)
-        elif self._planned_for != (sizes_of(args, kwargs), held):
-            if self._watching.must_see(args, kwargs):
-                self._watch(args, kwargs)
-            else:
-                self._replan(args, kwargs, held=held)
+        elif self._planned_for == (sizes_of(args, kwargs), held):
+            return
+        elif self._watching.must_see(args, kwargs) or not self._found_plan(args, kwargs, held=held):
+            self._watch(args, kwargs)
+
+    def _found_plan(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, held: bool) -> bool:
+        """Take the plan for these inputs. False: other inputs were watched and do not fit, so these have to be."""
+        try:
+            self._replan(args, kwargs, held=held)
+        except BudgetError:
+            if not self._why_watched or self._planner.was_made_from(args, kwargs):
+                raise
+            self._planner.forget()
+            return False
+        return True
 
     def end_forward(self, module: nn.Module, *, has_output: bool) -> None:
         """It ends, with an output or an exception."""
+        if self._analysing:
+            return
+        is_step = self._step.ends(module)
         if not has_output:
-            self._device_memory.see_error()
-        if not self._analysing and self._step.ends(module):
+            self._device_memory.see_error(is_step=is_step)
+        if is_step:
             self._watching.end_forward(has_output=has_output)
+            self._leave_watch()
 
     # The forward of a unit
 
@@ -329,7 +360,7 @@ class Executor:
     def recompute(self, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a unit so that it is recomputed in backward."""
         if active_hooks(True) is not None:
-            self._log_once(
+            self._messages.once(
                 "saved-tensor hooks (checkpointing or offloading) are active around the model; its layers run without "
                 "recomputation"
             )
@@ -341,7 +372,7 @@ class Executor:
         """Run a unit for the first time: find out whether it can be recomputed."""
         if call.opaque is not None:
             kind = call.opaque.__name__
-            self._log_once(
+            self._messages.once(
                 f"layer '{unit.name}' was called with a {kind}, which MemScale cannot copy; it is not recomputed"
             )
             return unit.plain(*args, **kwargs)
@@ -355,7 +386,7 @@ class Executor:
         self._plan_around()
         text = f"layer '{unit.name}' ({type(unit.module).__name__}) is not recomputed: {reason}"
         if not is_surprise:
-            self._info("%s", text)
+            self._messages.info(text)
             return
         warnings.warn(
             f"{text}. Its activations stay in memory and training goes on. To have it recomputed, let its forward "
@@ -373,50 +404,19 @@ class Executor:
             self._apply(self._planner.first(held=self._planned_for[1]))
             self._planned_for = None  # the next forward may need another one
         except BudgetError as error:
-            self._log_once(f"no plan fits without recomputing that layer: {error}")
+            self._messages.once(f"no plan fits without recomputing that layer: {error}")
 
     # Logging
 
     def log_use_cache(self) -> None:
         """A module was asked not to fill its key-value cache."""
-        self._log_once(
-            "use_cache is off in training forwards while layers are recomputed; evaluation and generation keep it"
-        )
-
-    def _warn(self, text: str) -> None:
-        if self._log is not None:
-            self._log.warning("%s", text)
-
-    def _log_once(self, text: str) -> None:
-        if text not in self._logged:
-            self._logged.add(text)
-            self._info("%s", text)
-
-    def _info(self, message: str, *args: object) -> None:
-        if self._log is not None:
-            self._log.info(message, *args)
+        self._messages.once(USE_CACHE_IS_OFF)
 
     def _when_planned(self) -> str:
         if not self._why_watched:
             return "the plan is made in the first training forward"
         how = "which is watched while it runs, with every layer recomputed"
         return f"the plan is made after the first step, {how}: {self._why_watched}"
-
-    def _log_start(self, when: str) -> None:
-        """Two lines: the hardware; the model and its budget, and when it is planned."""
-        record, request, where = host(), self._planner.request, ""
-        usable, total = size(record["memory_limit_bytes"]), size(record["memory_total_bytes"])
-        if self._device.type == "cuda":
-            properties = torch.cuda.get_device_properties(self._device)
-            memory = f"{size(request.device.usable_bytes)} usable of {size(properties.total_memory)}"
-            where = f"device: {properties.name}, {memory}; "
-        self._info("%shost: %s usable of %s, %d cores", where, usable, total, record["n_cores"])
-        budget = f"budget {size(request.budget_bytes)}"
-        if self.config.memory_budget_gb is None:
-            budget += f", {self.config.target_gpu_utilization * 100:g} % of what is usable"
-        model = f"{type(self.model).__name__}, {len(self._units)} layers, on {self._device}"
-        self._info("model: %s; %s%s", model, budget, f"; {when}" if when else "")
-        self._logged.add(when)
 
     def __deepcopy__(self, memo: Any) -> None:
         """A copy of a wrapped model is a plain one."""

@@ -29,7 +29,7 @@ class _Growth:
             return False
         if not self._holders and not self._before.get("expandable_segments"):
             torch.cuda.empty_cache()  # what is cached in segments of fixed size could not be used for larger requests
-            if not torch_allocator.write_growing(self._before, True):
+            if not torch_allocator.start_growing(self._before):
                 torch_allocator.stop_growing(self._before)
                 return False
         self._holders.add(holder)

@@ -31,6 +31,27 @@ TEST(a_budget_that_suffices) {
     ms_profile_destroy(profile);
 }
 
+/* What others hold comes on top. */
+TEST(a_budget_with_memory_that_others_hold) {
+    ms_profile *profile = two_unit_profile();
+    ms_device device = DEVICE_WITH(&rates, 0);
+    device.usable_bytes = INT64_C(1) << 40;
+    ms_plan_request request = request_of(profile, 1, MS_PLAN_FASTEST);
+    request.device = &device;
+    int64_t alone = -1, budget = -1;
+    CHECK_STATUS(ms_plan_find_budget(&request, &alone), MS_OK);
+    for (int64_t occupied = 1; occupied < INT64_C(1) << 36; occupied *= 64) {
+        request.occupied_bytes = occupied;
+        request.budget_bytes = 1;
+        CHECK_STATUS(ms_plan_find_budget(&request, &budget), MS_OK);
+        CHECK(budget >= alone && budget - occupied <= alone + (alone + occupied) / 16);
+        request.budget_bytes = budget;
+        request.margin_bytes = budget / 64;
+        ms_plan_destroy(plan_of(&request));
+    }
+    ms_profile_destroy(profile);
+}
+
 TEST(a_budget_for_a_peak) {
     static const int64_t peaks[] = {0, 1, 63, 64, 12345, 7165000000, INT64_C(1) << 50};
     for (size_t i = 0; i < sizeof peaks / sizeof *peaks; i++) {
@@ -158,6 +179,6 @@ TEST(searches_without_end) {
     ms_batch_search_note(NULL, 1, 1, 1);
 }
 
-SUITE(advise, CASE(a_budget_that_suffices), CASE(a_budget_for_a_peak), CASE(changes_in_order), CASE(changes_that_fit),
-      CASE(changes_that_cannot_be_enough), CASE(batches_that_grow_evenly), CASE(batches_that_do_not),
-      CASE(searches_without_end));
+SUITE(advise, CASE(a_budget_that_suffices), CASE(a_budget_with_memory_that_others_hold), CASE(a_budget_for_a_peak),
+      CASE(changes_in_order), CASE(changes_that_fit), CASE(changes_that_cannot_be_enough),
+      CASE(batches_that_grow_evenly), CASE(batches_that_do_not), CASE(searches_without_end));

@@ -133,6 +133,28 @@ TEST(sizes_out_of_range) {
     ms__arena_free(&arena);
 }
 
+/* What is no sum grows with the product of all variables, however many there are. */
+TEST(estimates_grow_with_all_variables) {
+    static const int64_t values[N] = {1000003, 500009, 700001, 900007, 300007};
+    for (int n = 1; n <= MS__MAX_VARIABLES; n++) {
+        fixture f;
+        ms__size_sum sum;
+        int64_t largest[MS__MAX_VARIABLES] = {0}, larger[MS__MAX_VARIABLES] = {0}, grown = -1, factor = 1;
+        for (int v = 0; v < n; v++) largest[v] = 64 << v;
+        open_terms(&f, largest);
+        CHECK(!ms__size_terms_find(&f.terms, values, &sum));
+        ms__size_terms_estimate(&f.terms, values, &sum);
+        for (int p = 0; p < N; p++) {
+            CHECK(ms__size_sum_value(&f.terms, &sum, f.sizes[p], &grown));
+            CHECK(grown >= values[p]);
+        }
+        for (int v = 0; v < n; v++, factor *= 4) larger[v] = 4 * f.sizes[0][v];
+        CHECK(ms__size_sum_value(&f.terms, &sum, larger, &grown));
+        CHECK(grown >= factor * values[0]);
+        ms__arena_free(&f.arena);
+    }
+}
+
 /* Four variables at most; none of them is a combination of others. */
 TEST(four_variables) {
     fixture f;
@@ -150,4 +172,4 @@ TEST(four_variables) {
 }
 
 SUITE(size_terms, CASE(numbers_of_steps_are_found), CASE(padding_is_found), CASE(what_is_no_sum_is_not_found),
-      CASE(sizes_out_of_range), CASE(four_variables));
+      CASE(sizes_out_of_range), CASE(estimates_grow_with_all_variables), CASE(four_variables));

@@ -8,7 +8,6 @@
 #include <stddef.h>
 #include <structmember.h>
 
-#define MAX_SIZES 512    /* numbers of one input */
 #define MAX_OBJECTS 2048 /* plans whose objects are remembered: about as many as the library remembers */
 
 typedef struct ShapePlansObject {
@@ -24,30 +23,52 @@ typedef struct ShapePlansObject {
 
 /* ---- Sizes ---- */
 
-/* One tensor: the number of its dimensions, then each of them. */
-static int add_tensor(PyObject *shape, int64_t *numbers, int64_t *n) {
-    Py_ssize_t n_dims = PyTuple_Check(shape) ? PyTuple_Size(shape) : -1;
-    if (n_dims < 0 || *n + n_dims + 1 > MAX_SIZES) {
-        PyErr_SetString(PyExc_ValueError, "sizes must be a tuple of tuples, of at most 512 numbers in all");
-        return -1;
+/* How many numbers a tuple of tuples is: for each tensor the number of its dimensions, then each of them. -1: it is
+ * something else. */
+static Py_ssize_t count_numbers(PyObject *sizes) {
+    Py_ssize_t n = 0;
+    for (Py_ssize_t i = 0; i < PyTuple_Size(sizes); i++) {
+        PyObject *shape = PyTuple_GetItem(sizes, i);
+        if (!PyTuple_Check(shape)) {
+            PyErr_SetString(PyExc_TypeError, "sizes must be a tuple of tuples");
+            return -1;
+        }
+        n += 1 + PyTuple_Size(shape);
     }
-    numbers[(*n)++] = n_dims;
-    for (Py_ssize_t d = 0; d < n_dims; d++) numbers[(*n)++] = PyLong_AsLongLong(PyTuple_GetItem(shape, d));
+    return n;
+}
+
+static int fill_numbers(PyObject *sizes, int64_t *numbers) {
+    int64_t n = 0;
+    for (Py_ssize_t i = 0; i < PyTuple_Size(sizes); i++) {
+        PyObject *shape = PyTuple_GetItem(sizes, i);
+        numbers[n++] = PyTuple_Size(shape);
+        for (Py_ssize_t d = 0; d < PyTuple_Size(shape); d++)
+            numbers[n++] = PyLong_AsLongLong(PyTuple_GetItem(shape, d));
+    }
     return PyErr_Occurred() ? -1 : 0;
 }
 
-static int read_input(PyObject *sizes, PyObject *shape, int64_t *numbers, ms_input *out) {
+/* An input; *out_numbers is owned, PyMem_Free, and stays NULL if this fails. */
+static int read_input(PyObject *sizes, PyObject *shape, int64_t **out_numbers, ms_input *out) {
     long long batch, length;
-    *out = (ms_input){.struct_bytes = sizeof *out, .sizes = numbers};
     if (!PyTuple_Check(sizes) || !PyTuple_Check(shape)) {
         PyErr_SetString(PyExc_TypeError, "sizes and shape must be tuples");
         return -1;
     }
-    for (Py_ssize_t i = 0; i < PyTuple_Size(sizes); i++)
-        if (add_tensor(PyTuple_GetItem(sizes, i), numbers, &out->n_sizes) < 0) return -1;
-    if (!PyArg_ParseTuple(shape, "LL", &batch, &length)) return -1;
-    out->batch = batch;
-    out->length = length;
+    Py_ssize_t n = count_numbers(sizes);
+    if (n < 0 || !PyArg_ParseTuple(shape, "LL", &batch, &length)) return -1;
+    int64_t *numbers = PyMem_Realloc(NULL, ((size_t)n + 1) * sizeof *numbers);
+    if (numbers == NULL) {
+        (void)PyErr_NoMemory();
+        return -1;
+    }
+    if (fill_numbers(sizes, numbers) < 0) {
+        PyMem_Free(numbers);
+        return -1;
+    }
+    *out = (ms_input){.struct_bytes = sizeof *out, .sizes = numbers, .n_sizes = n, .batch = batch, .length = length};
+    *out_numbers = numbers;
     return 0;
 }
 
@@ -160,7 +181,7 @@ static PyObject *shape_plans_new(PyTypeObject *type, PyObject *args, PyObject *k
     PyObject *request = NULL, *plan = NULL, *sizes = NULL, *shape = NULL, *source = NULL, *wrap = NULL, *object = NULL;
     PyObject *like = NULL;
     int fused = 0, held = 0;
-    int64_t numbers[MAX_SIZES];
+    int64_t *numbers = NULL;
     ms_input input;
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "|$OO!OOOOOOppO:ShapePlans", (char **)names, &request,
                                      state->plan_type, &plan, &step.profile, &sizes, &shape, &source, &wrap,
@@ -171,15 +192,15 @@ static PyObject *shape_plans_new(PyTypeObject *type, PyObject *args, PyObject *k
         PyErr_SetString(PyExc_TypeError, "ShapePlans() needs request, plan, profile, sizes, shape, source and wrap");
         return NULL;
     }
-    if (core_request_complete(state, request, &step, fused) < 0 || read_input(sizes, shape, numbers, &input) < 0)
+    if (core_request_complete(state, request, &step, fused) < 0 || read_input(sizes, shape, &numbers, &input) < 0)
         return NULL;
     if (held) step.request.simulation |= MS_SIMULATE_KEEP_GRADIENTS;
     ShapePlansObject *self = core_allocate(type);
+    if (self != NULL &&
+        (fill(self, source, wrap, like) < 0 || create_plans(self, state, &step, core_plan_of(state, plan), &input) < 0))
+        Py_CLEAR(self);
+    PyMem_Free(numbers);
     if (self == NULL) return NULL;
-    if (fill(self, source, wrap, like) < 0 || create_plans(self, state, &step, core_plan_of(state, plan), &input) < 0) {
-        Py_DECREF(self);
-        return NULL;
-    }
     object = PyObject_CallFunctionObjArgs(wrap, plan, NULL);
     if (object == NULL || remember(self, core_plan_of(state, plan), object) < 0) Py_CLEAR(self);
     Py_XDECREF(object);
@@ -215,10 +236,10 @@ static PyObject *shape_plans_find(PyObject *object, PyObject *args) {
     core_state *state = core_state_of_type(Py_TYPE(object));
     PyObject *sizes, *shape;
     long long trained = 0, analysed = 0, analysis = 0;
-    int64_t numbers[MAX_SIZES];
+    int64_t *numbers = NULL;
     ms_input input;
     if (!PyArg_ParseTuple(args, "OO|(LLL):find", &sizes, &shape, &trained, &analysed, &analysis) ||
-        read_input(sizes, shape, numbers, &input) < 0)
+        read_input(sizes, shape, &numbers, &input) < 0)
         return NULL;
     input.trained_ns = trained;
     input.analysed_ns = analysed;
@@ -232,6 +253,7 @@ static PyObject *shape_plans_find(PyObject *object, PyObject *args) {
     status = ms_shape_plans_find(self->plans, &input, &plan);
     PyThread_release_lock(lock);
     Py_END_ALLOW_THREADS
+    PyMem_Free(numbers);
     if (status == MS_E_INTERRUPTED && PyErr_Occurred()) return NULL;
     return status == MS_OK ? object_of(self, state, plan) : core_raise(state, status);
 }

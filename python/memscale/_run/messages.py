@@ -1,0 +1,65 @@
+"""What an attachment says in the log."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from .._base.log import Log
+from .._hw.memory import host, main_device
+from .._plan.request import Request
+from .._show.text import size
+from ..config import Config
+
+USE_CACHE_IS_OFF = (
+    "use_cache is off in training forwards while layers are recomputed; evaluation and generation keep it"
+)
+
+
+class Messages:
+    """The messages of one attachment, from ``open`` to ``close``. Outside of that nothing is said."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._log: Log | None = None
+        self._said: set[str] = set()
+
+    def open(self) -> None:
+        self._log = Log(self._config)
+
+    def close(self) -> None:
+        if self._log is not None:
+            self._log.close()
+
+    def warn(self, text: str) -> None:
+        if self._log is not None:
+            self._log.warning("%s", text)
+
+    def info(self, text: str) -> None:
+        if self._log is not None:
+            self._log.info("%s", text)
+
+    def once(self, text: str) -> None:
+        """Say this, unless it was said before."""
+        if text not in self._said:
+            self._said.add(text)
+            self.info(text)
+
+    def was_said(self, text: str) -> bool:
+        return text in self._said
+
+    def start(self, model: nn.Module, n_layers: int, request: Request, when: str) -> None:
+        """Two lines: the hardware; the model and its budget, and when it is planned."""
+        record, device, where = host(), main_device(model), ""
+        usable, total = size(record["memory_limit_bytes"]), size(record["memory_total_bytes"])
+        if device.type == "cuda":
+            properties = torch.cuda.get_device_properties(device)
+            memory = f"{size(request.device.usable_bytes)} usable of {size(properties.total_memory)}"
+            where = f"device: {properties.name}, {memory}; "
+        self.info(f"{where}host: {usable} usable of {total}, {record['n_cores']} cores")
+        budget = f"budget {size(request.budget_bytes)}"
+        if self._config.memory_budget_gb is None:
+            budget += f", {self._config.target_gpu_utilization * 100:g} % of what is usable"
+        name = f"{type(model).__name__}, {n_layers} layers"
+        self.info(f"model: {name}, on {device}; {budget}{f'; {when}' if when else ''}")
+        self._said.add(when)
