@@ -19,6 +19,11 @@ properties() {
     MEMSCALE_PROP_N=2000 build/c/tests/memscale_chain_prop
 }
 
+with_tsan() {
+    sh tools/with_sanitizer.sh thread build/tsan "$cmake" "$ctest"
+    MEMSCALE_OFFLOAD_N=1000000 build/tsan/tests/memscale_offload_stress
+}
+
 with_clang() {
     if command -v clang >/dev/null 2>&1; then
         CC=clang sh tools/with_sanitizer.sh address,undefined build/clang-asan "$cmake" "$ctest"
@@ -56,7 +61,7 @@ part "Python: equality and predictions with torch's kernels for any processor" \
     env ATEN_CPU_CAPABILITY=default $pytest tests/python/test_equality.py tests/python/test_traps.py \
     tests/python/test_conditions.py tests/python/test_long.py tests/python/test_predict.py -m "not long and not gpu"
 part "C: properties of plans and steps, many random ones" properties
-part "C: ThreadSanitizer" sh tools/with_sanitizer.sh thread build/tsan "$cmake" "$ctest"
+part "C: ThreadSanitizer, and a million calls of the offload engine" with_tsan
 part "C: clang's AddressSanitizer and UndefinedBehaviorSanitizer" with_clang
 part "C: the same plans from every compiler" same_plans
 part "C: fuzzing, $seconds s for each target" fuzz

@@ -1266,6 +1266,119 @@ MS_NODISCARD MS_API ms_status ms_child_receive(ms_child *child, int64_t wait_ns,
 /* In the parent: kill it if it still runs, and forget it. NULL is allowed. Cannot fail. */
 MS_API void ms_child_destroy(ms_child *child);
 
+/* ---- Offload --------------------------------------------------------------------------------------------------- */
+
+/* The offload engine of a device: it copies tensors to host memory and back, on two streams of its own, while the
+ * device computes. What one call of a layer puts away is a group: it goes out at once and comes back at once.
+ *
+ *     forward    ms_offload_put, then ms_offload_release until it has nothing: the device memory of old groups is free
+ *     backward   where a group is needed: ms_offload_fetch unless that was done before, ms_offload_use;
+ *                then ms_offload_fetch for what ms_offload_next foresees
+ *     at the end ms_offload_settle where device memory of the group may still be in use, ms_offload_free
+ *
+ * `stream` is the stream that uses the tensors: a CUstream of the device's primary context as a number (0: the legacy
+ * default stream). Calls wait for nothing on the host; they make streams wait for each other. A call that fails has no
+ * copy in flight on memory that it was given.
+ *
+ * Without a GPU the device is the host: addresses are those of host memory, copies run on threads, and stream 0 is the
+ * calling thread, which then waits itself.
+ *
+ * An engine may be used by several threads at once, a group by one thread at a time. What ms_offload_release and
+ * ms_offload_next return is the caller's own pointer: if other threads may free that group meanwhile, or put it at this
+ * moment, one lock around these calls has to keep it valid. Objects of a parent process must only be freed in a forked
+ * child; other calls fail there. */
+typedef struct ms_offload ms_offload;
+typedef struct ms_offload_group ms_offload_group;
+
+typedef struct ms_offload_options {
+    uint64_t struct_bytes;
+    ms_gpu *gpu;                /* borrowed until the engine and its groups are gone; NULL: the device is the host */
+    int64_t device;             /* the driver's number */
+    int64_t limit_bytes;        /* of host memory, all in all */
+    int64_t pinned_limit_bytes; /* of it that may be pinned; the rest is pageable, and copies of it are slow */
+    int64_t max_pending;        /* groups on their way out, after which release() makes the device wait; 0: for each */
+    int64_t delay_ns;           /* host only: work of the streams is late by up to so much, at random. For tests */
+    uint64_t seed;              /* of what is random */
+} ms_offload_options;
+
+/* The usual options of a device, with as much host memory as `limit_bytes`. `gpu` may be NULL. `out->struct_bytes` must
+ * be set. Any thread. Errors: MS_E_INVALID. */
+MS_NODISCARD MS_API ms_status ms_offload_options_init(ms_offload_options *out, ms_gpu *gpu, int64_t device,
+                                                      int64_t limit_bytes);
+
+/* Make an engine; it takes no host memory yet. `*out` is owned, ms_offload_destroy. Errors: MS_E_INVALID,
+ * MS_E_UNAVAILABLE (no driver, no such device), MS_E_CUDA, MS_E_NO_MEMORY. */
+MS_NODISCARD MS_API ms_status ms_offload_create(const ms_offload_options *options, ms_offload **out);
+
+/* Destroy an engine. Its host memory is given back now or, if it still has groups, with the last one. NULL is allowed.
+ * Waits for copies in flight. Cannot fail. */
+MS_API void ms_offload_destroy(ms_offload *offload);
+
+/* Let the pool of host memory be at least so large, so that steps need not wait for it. Errors: MS_E_INVALID,
+ * MS_E_NO_MEMORY (the limit, or the system has no more), MS_E_CUDA, MS_E_UNAVAILABLE. */
+MS_NODISCARD MS_API ms_status ms_offload_reserve(ms_offload *offload, int64_t n_bytes);
+
+typedef struct ms_offload_piece {
+    uint64_t address; /* on the device */
+    int64_t n_bytes;  /* 0 is allowed */
+} ms_offload_piece;
+
+/* Copy pieces of device memory to the host, after what is queued on `stream` now. They must stay as they are until they
+ * are released. `key`: which layer it is, 0 to 65535; layers are foreseen by it. `user` is what release() and next()
+ * return, not NULL. `*out` is owned, ms_offload_free. Errors: MS_E_NO_MEMORY (no host memory is left: keep the
+ * tensors), MS_E_INVALID, MS_E_CUDA, MS_E_UNAVAILABLE. */
+MS_NODISCARD MS_API ms_status ms_offload_put(ms_offload *offload, int64_t key, const ms_offload_piece *pieces,
+                                             int64_t n_pieces, uint64_t stream, void *user, ms_offload_group **out);
+
+/* The oldest group on its way out whose device memory is free after what is queued on `stream` from now on: its copies
+ * are done or, if more than max_pending groups are on their way, `stream` waits for them. `*out_user` is its `user`,
+ * and it counts as released; NULL: no group has to be released now. Errors: MS_E_CUDA, MS_E_UNAVAILABLE,
+ * MS_E_NO_MEMORY; the group is then still on its way. */
+MS_NODISCARD MS_API ms_status ms_offload_release(ms_offload *offload, uint64_t stream, void **out_user);
+
+/* Copy a group back to device memory that is free after what is queued on `stream` now: one address for each piece, 0
+ * for one that is not needed. Nobody may use or free that memory before ms_offload_use or ms_offload_settle. It may be
+ * called again. Errors: MS_E_INVALID, MS_E_CUDA, MS_E_UNAVAILABLE, MS_E_NO_MEMORY. */
+MS_NODISCARD MS_API ms_status ms_offload_fetch(ms_offload_group *group, const uint64_t *addresses, uint64_t stream);
+
+/* Backward has come to this group: `stream` waits until its copies are done. If it was not released yet, it is still on
+ * the device, and counts as released now. The order of these calls is what ms_offload_next learns from. Errors:
+ * MS_E_CUDA, MS_E_UNAVAILABLE, MS_E_NO_MEMORY. */
+MS_NODISCARD MS_API ms_status ms_offload_use(ms_offload_group *group, uint64_t stream);
+
+/* The same where nobody needs the group any more, and its device memory is to be freed. Errors: as ms_offload_use. */
+MS_NODISCARD MS_API ms_status ms_offload_settle(ms_offload_group *group, uint64_t stream);
+
+/* The `user` of the group that will be needed as the n-th after this one (1: the next): what was needed then the last
+ * time, else what was put before. NULL: there is none that has to be fetched, or it was used in this backward already.
+ * A backward begins where a group is used that was used in the one before. Cannot fail. */
+MS_API void *ms_offload_next(const ms_offload_group *group, int64_t n_ahead);
+
+/* Forget a group, and give its host memory back to the pool. NULL is allowed. Cannot fail. */
+MS_API void ms_offload_free(ms_offload_group *group);
+
+typedef struct ms_offload_stats {
+    uint64_t struct_bytes;
+    int64_t n_groups;        /* that exist */
+    int64_t n_pending;       /* of them on their way out */
+    int64_t used_bytes;      /* of the pool */
+    int64_t peak_used_bytes; /* the most ever */
+    int64_t pool_bytes;
+    int64_t pinned_bytes; /* of them */
+    int64_t n_grows;      /* how often host memory was taken */
+    int64_t n_puts;
+    int64_t put_bytes;
+    int64_t n_refused; /* puts for which there was no host memory */
+    int64_t n_fetches;
+    int64_t fetched_bytes;
+    int64_t n_waits; /* releases for which a stream had to wait */
+    int64_t n_late;  /* uses of a group that was fetched right before, since it was not foreseen */
+    int64_t host_ns; /* how long calls took, all in all: taking host memory, and waits of the calling thread */
+} ms_offload_stats;
+
+/* Counts since the engine was made. `out->struct_bytes` must be set. Errors: MS_E_INVALID. */
+MS_NODISCARD MS_API ms_status ms_offload_get_stats(ms_offload *offload, ms_offload_stats *out);
+
 #endif /* MS_EXPERIMENTAL */
 
 #ifdef __cplusplus

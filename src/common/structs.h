@@ -26,6 +26,8 @@
     X(ms_gpu_options, cache_path)                                                                                      \
     X(ms_hw, gpus)                                                                                                     \
     X(ms_input, length)                                                                                                \
+    X(ms_offload_options, seed)                                                                                        \
+    X(ms_offload_stats, host_ns)                                                                                       \
     X(ms_plan_entry, other_ns)                                                                                         \
     X(ms_plan_request, flags)                                                                                          \
     X(ms_plan_summary, parts)                                                                                          \

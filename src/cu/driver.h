@@ -49,7 +49,10 @@ enum {
     MS__CUDA_ATTRIBUTE_INTEGRATED = 18,
     MS__CUDA_ATTRIBUTE_CAPABILITY_MAJOR = 75,
     MS__CUDA_ATTRIBUTE_CAPABILITY_MINOR = 76,
-    MS__CUDA_STREAM_NON_BLOCKING = 1
+    MS__CUDA_NOT_READY = 600,
+    MS__CUDA_STREAM_NON_BLOCKING = 1,
+    MS__CUDA_EVENT_NO_TIMING = 2,
+    MS__CUDA_HOST_PORTABLE = 1
 };
 
 /* X(result, name, arguments, NEEDED or OPTIONAL) */
@@ -75,6 +78,8 @@ enum {
     X(int, cuMemFree_v2, (ms__cu_address address), NEEDED)                                                             \
     X(int, cuMemHostAlloc, (void **memory, size_t n_bytes, unsigned flags), NEEDED)                                    \
     X(int, cuMemFreeHost, (void *memory), NEEDED)                                                                      \
+    X(int, cuMemHostRegister_v2, (void *memory, size_t n_bytes, unsigned flags), NEEDED)                               \
+    X(int, cuMemHostUnregister, (void *memory), NEEDED)                                                                \
     X(int, cuMemsetD8Async, (ms__cu_address to, unsigned char value, size_t n, ms__cu_stream stream), NEEDED)          \
     X(int, cuMemcpyHtoDAsync_v2, (ms__cu_address to, const void *from, size_t n, ms__cu_stream stream), NEEDED)        \
     X(int, cuMemcpyDtoHAsync_v2, (void *to, ms__cu_address from, size_t n, ms__cu_stream stream), NEEDED)              \
@@ -84,6 +89,7 @@ enum {
     X(int, cuStreamWaitEvent, (ms__cu_stream stream, ms__cu_event event, unsigned flags), NEEDED)                      \
     X(int, cuEventCreate, (ms__cu_event * event, unsigned flags), NEEDED)                                              \
     X(int, cuEventDestroy_v2, (ms__cu_event event), NEEDED)                                                            \
+    X(int, cuEventQuery, (ms__cu_event event), NEEDED)                                                                 \
     X(int, cuEventRecord, (ms__cu_event event, ms__cu_stream stream), NEEDED)                                          \
     X(int, cuEventElapsedTime, (float *milliseconds, ms__cu_event start, ms__cu_event end), NEEDED)                    \
     X(int, cuModuleLoadData, (ms__cu_module * module, const void *image), NEEDED)                                      \

@@ -58,6 +58,14 @@ void *ms__prim_find_symbol(void *library, const char *name);
 /* Where the library was found; "" if the loader does not say. Borrowed as long as the library is open. */
 const char *ms__prim_library_path(void *library);
 
+/* Whole pages, zeroed, that forked children do not get; on this NUMA node if it has room (-1: any). Errors:
+ * MS_E_NO_MEMORY. */
+ms_status ms__prim_map(int64_t n_bytes, int64_t numa_node, void **out);
+void ms__prim_unmap(void *memory, int64_t n_bytes);
+
+/* The NUMA node of a PCI device ("0000:41:00.0"); -1 if it has none or it is not known. */
+int64_t ms__prim_numa_node(const char *root, const char *pci_id);
+
 int64_t ms__prim_page_bytes(void);
 int64_t ms__prim_cores_online(void);
 int64_t ms__prim_cores_affine(void); /* cores this process may run on; 0 if unknown */

@@ -42,7 +42,16 @@ void fake_fail_nothing(void);
 /* How often the function was called; NULL: all calls of all three libraries. */
 int64_t fake_calls(const char *call);
 
-enum fake_kind { FAKE_MEMORY, FAKE_PINNED, FAKE_STREAM, FAKE_EVENT, FAKE_MODULE, FAKE_PROGRAM, FAKE_N_KINDS };
+enum fake_kind {
+    FAKE_MEMORY,
+    FAKE_PINNED,
+    FAKE_REGISTERED,
+    FAKE_STREAM,
+    FAKE_EVENT,
+    FAKE_MODULE,
+    FAKE_PROGRAM,
+    FAKE_N_KINDS
+};
 
 /* Objects that were created and not released. */
 int64_t fake_live(enum fake_kind kind);
@@ -67,6 +76,7 @@ struct fake_object {
     int device;
     size_t n_bytes;
     void *memory;    /* owned */
+    void *pages;     /* that were registered; not owned */
     int64_t time_ns; /* of an event */
     int kernel;      /* of a module: what fake_kernel_find gave */
     char *log;       /* of a program, owned */

@@ -155,9 +155,14 @@ fake_object *fake_make(enum fake_kind kind, int device, size_t n_bytes) {
 }
 
 /* Memory is known by its address, everything else by its record. */
+/* What the libraries call the object by. */
+static const void *handle_of(const fake_object *object) {
+    if (object->kind == FAKE_REGISTERED) return object->pages;
+    return object->kind == FAKE_MEMORY || object->kind == FAKE_PINNED ? object->memory : object;
+}
+
 static bool is_handle(const fake_object *object, enum fake_kind kind, const void *handle) {
-    bool by_memory = kind == FAKE_MEMORY || kind == FAKE_PINNED;
-    return object->kind == kind && handle == (by_memory ? object->memory : object);
+    return object->kind == kind && handle == handle_of(object);
 }
 
 fake_object *fake_find(enum fake_kind kind, const void *handle) {
@@ -232,8 +237,7 @@ static void lose_all(int device) {
     for (fake_object *at = objects, *next; at != NULL; at = next) {
         next = at->next;
         if (at->device != device || at->kind == FAKE_PROGRAM) continue;
-        bool by_memory = at->kind == FAKE_MEMORY || at->kind == FAKE_PINNED;
-        (void)fake_drop(at->kind, by_memory ? at->memory : at);
+        (void)fake_drop(at->kind, handle_of(at));
         n_lost++;
     }
 }

@@ -205,6 +205,17 @@ int cuMemHostAlloc(void **memory, size_t n_bytes, unsigned flags) {
 
 int cuMemFreeHost(void *memory) { return drop("cuMemFreeHost", FAKE_PINNED, memory); }
 
+/* The pages stay the caller's: what is registered is an object at their address. */
+int cuMemHostRegister_v2(void *memory, size_t n_bytes, unsigned flags) {
+    BEGIN_IN_CONTEXT(cuMemHostRegister_v2);
+    if (memory == NULL || n_bytes == 0 || flags > 15) return fake_end(INVALID);
+    fake_object *made = fake_make(FAKE_REGISTERED, fake_device_now(), 0);
+    if (made != NULL) made->pages = memory;
+    return fake_end(made == NULL ? NO_MEMORY : 0);
+}
+
+int cuMemHostUnregister(void *memory) { return drop("cuMemHostUnregister", FAKE_REGISTERED, memory); }
+
 static bool is_stream(ms__cu_stream stream) { return stream == NULL || fake_find(FAKE_STREAM, stream) != NULL; }
 
 /* Is this a range of the current device, on a stream of ours? */
@@ -256,13 +267,18 @@ int cuStreamWaitEvent(ms__cu_stream stream, ms__cu_event event, unsigned flags) 
 
 int cuEventCreate(ms__cu_event *event, unsigned flags) {
     BEGIN_IN_CONTEXT(cuEventCreate);
-    if (flags != 0) return fake_end(INVALID);
+    if (flags != 0 && flags != MS__CUDA_EVENT_NO_TIMING) return fake_end(INVALID);
     fake_object *made = fake_make(FAKE_EVENT, fake_device_now(), 0);
     if (made != NULL) *event = (ms__cu_event)(void *)made;
     return fake_end(made == NULL ? NO_MEMORY : 0);
 }
 
 int cuEventDestroy_v2(ms__cu_event event) { return drop("cuEventDestroy_v2", FAKE_EVENT, event); }
+
+int cuEventQuery(ms__cu_event event) {
+    BEGIN_IN_CONTEXT(cuEventQuery);
+    return fake_end(fake_find(FAKE_EVENT, event) != NULL ? 0 : BAD_HANDLE);
+}
 
 int cuEventRecord(ms__cu_event event, ms__cu_stream stream) {
     BEGIN_IN_CONTEXT(cuEventRecord);

@@ -60,7 +60,21 @@
     X(plan_json)                                                                                                       \
     X(shape_plans)                                                                                                     \
     X(settings)                                                                                                        \
-    X(advise) X(budget) X(predict) X(needs) X(fit_shapes) X(watched) X(peak_bound) X(varying_sizes) X(size_terms)
+    X(advise)                                                                                                          \
+    X(budget)                                                                                                          \
+    X(predict)                                                                                                         \
+    X(needs)                                                                                                           \
+    X(fit_shapes)                                                                                                      \
+    X(watched)                                                                                                         \
+    X(peak_bound)                                                                                                      \
+    X(varying_sizes)                                                                                                   \
+    X(size_terms)                                                                                                      \
+    X(pool)                                                                                                            \
+    X(offload)                                                                                                         \
+    X(copies)                                                                                                          \
+    X(fetch_order)                                                                                                     \
+    X(offload_failures)                                                                                                \
+    X(offload_cuda)
 
 #define DECLARE_SUITE(subject) extern const test_suite subject##_suite;
 SUITE_LIST(DECLARE_SUITE)

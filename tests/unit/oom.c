@@ -7,6 +7,7 @@
 #include "devices.h"
 #include "plans.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +26,8 @@
 #define N_UNITS 60
 #define NO_FAILURE INT64_MAX
 
-static int64_t n_calls, n_live, fail_at = NO_FAILURE;
+static int64_t n_calls, fail_at = NO_FAILURE;
+static _Atomic(int64_t) n_live; /* streams of the offload engine are threads that free, too */
 static bool fail_on;
 
 /* The linker's names: __real_X is the allocator's own. */
@@ -68,14 +70,14 @@ typedef ms_status scenario(void);
 
 /* Run with the k-th allocation failing. Returns whether there was one. */
 static bool run_failing(scenario *run, int64_t k, bool from_then_on, ms_status *out_status) {
-    int64_t live = n_live;
+    int64_t live = atomic_load(&n_live);
     n_calls = 0;
     fail_at = k;
     fail_on = from_then_on;
     ms_error_clear();
     *out_status = run();
     fail_at = NO_FAILURE;
-    CHECK_EQ_INT(n_live, live);
+    CHECK_EQ_INT(atomic_load(&n_live), live);
     return n_calls > k;
 }
 
@@ -663,9 +665,80 @@ TEST(gpu_use) {
     tree_remove(machine);
 }
 
+/* ---- Offload ---- */
+
+enum { OFFLOAD_BYTES = 3 << 20 }; /* more than the pool has at first */
+
+static ms_status put_and_fetch(ms_offload *engine, int64_t key, void *data) {
+    const uint64_t address = (uint64_t)(uintptr_t)data;
+    const ms_offload_piece piece = {.address = address, .n_bytes = OFFLOAD_BYTES};
+    ms_offload_group *groups[2] = {NULL, NULL};
+    void *user = NULL;
+    ms_status status = MS_OK;
+    for (int i = 0; i < 2 && status == MS_OK; i++) {
+        status = ms_offload_put(engine, key + i, &piece, 1, 0, data, &groups[i]);
+        CHECK((status == MS_OK) == (groups[i] != NULL));
+        if (status == MS_OK) status = ms_offload_release(engine, 0, &user);
+    }
+    for (int i = 1; i >= 0 && status == MS_OK; i--) {
+        status = ms_offload_fetch(groups[i], &address, 0);
+        if (status == MS_OK) status = ms_offload_use(groups[i], 0);
+    }
+    for (int i = 0; i < 2; i++) ms_offload_free(groups[i]);
+    return status;
+}
+
+static ms_status use_engine(ms_gpu *gpu, void *data) {
+    ms_offload_options options = {.struct_bytes = sizeof options};
+    ms_offload_stats stats = {.struct_bytes = sizeof stats};
+    ms_offload *engine = NULL;
+    CHECK_STATUS(ms_offload_options_init(&options, gpu, 0, 2 * OFFLOAD_BYTES), MS_OK);
+    ms_status status = ms_offload_create(&options, &engine);
+    CHECK((status == MS_OK) == (engine != NULL));
+    if (engine == NULL) return status;
+    status = ms_offload_reserve(engine, 1);
+    for (int64_t step = 0; step < 3 && status == MS_OK; step++) status = put_and_fetch(engine, 100 * step, data);
+    CHECK_STATUS(ms_offload_get_stats(engine, &stats), MS_OK);
+    CHECK(stats.used_bytes == 0 && stats.n_groups == 0 && stats.n_pending == 0);
+    ms_offload_destroy(engine);
+    return status;
+}
+
+/* Whatever fails, the tensors are as they were. */
+static ms_status use_tensors(ms_gpu *gpu, void *data) {
+    fill_random(data, OFFLOAD_BYTES, 1);
+    uint64_t sum = ms_checksum(data, OFFLOAD_BYTES);
+    ms_status status = use_engine(gpu, data);
+    CHECK_EQ_U64(ms_checksum(data, OFFLOAD_BYTES), sum);
+    return status;
+}
+
+static ms_status offload_on_host(void) {
+    static unsigned char data[OFFLOAD_BYTES];
+    return use_tensors(NULL, data);
+}
+
+static ms_status offload_on_gpu(void) {
+    ms_gpu_options options = fake_options("");
+    ms_gpu *gpu = NULL;
+    ms_status status = ms_gpu_create(&options, &gpu);
+    if (status != MS_OK) return status;
+    void *data = fake_alloc(0, OFFLOAD_BYTES);
+    status = use_tensors(gpu, data);
+    fake_free(data);
+    ms_gpu_destroy(gpu);
+    return status;
+}
+
+TEST(offload) {
+    check_every_failure(offload_on_host);
+    check_most_failures(offload_on_gpu);
+}
+
 SUITE(oom, CASE(json_read), CASE(plan_create), CASE(plan_create_from_a_step), CASE(shape_plans), CASE(plans_as_files),
       CASE(profiles), CASE(steps), CASE(shapes_and_frontiers), CASE(hardware_records), CASE(rates), CASE(units_find),
-      CASE(addresses), CASE(allocator), CASE(growing_allocator), CASE(hw_detect), CASE(gpu_create), CASE(gpu_use));
+      CASE(addresses), CASE(allocator), CASE(growing_allocator), CASE(hw_detect), CASE(gpu_create), CASE(gpu_use),
+      CASE(offload));
 
 int main(int argc, char **argv) {
     static const test_suite *const suites[] = {&oom_suite};

@@ -147,7 +147,7 @@ TEST(a_child_changes_nothing_outside) {
 static void fill_memory(char text[256]) {
     size_t n = 0;
     while (n < 64) {
-        char *block = malloc((size_t)64 << 20);
+        char *volatile block = malloc((size_t)64 << 20); /* so that the compiler does not leave it out */
         if (block == NULL) break;
         memset(block, 1, (size_t)64 << 20);
         n++;
