@@ -184,15 +184,15 @@ ms_status ms_offload_put(ms_offload *engine, int64_t key, const ms_offload_piece
     if (status == MS_OK) status = ms__offload_enter(engine);
     if (status != MS_OK) return status;
     ms_offload_group *group = make_group(engine, key, pieces, n_pieces, user);
-    status = group == NULL ? MS_E_NO_MEMORY : put(group, pieces, n_bytes, stream);
-    status = leave_copies(engine, status, engine->out);
-    if (status == MS_OK) {
-        publish(engine, group);
-        *out = group;
-    } else if (group != NULL) {
+    if (group == NULL) return engine->backend->leave(engine->device, MS_E_NO_MEMORY);
+    status = leave_copies(engine, put(group, pieces, n_bytes, stream), engine->out);
+    if (status != MS_OK) {
         discard(group, false);
+        return status;
     }
-    return status;
+    publish(engine, group);
+    *out = group;
+    return MS_OK;
 }
 
 void ms_offload_free(ms_offload_group *group) {

@@ -114,7 +114,7 @@ static bool is_leaner(const ms__candidate *a, const ms__candidate *b, int64_t re
 }
 
 /* Nothing is done to the model, nor to torch's allocator. */
-static ms__candidate alone(const ms__decision *d, const ms__plan_list *list) {
+ms__candidate ms__alone(const ms__decision *d, const ms__plan_list *list) {
     return (ms__candidate){.needed_bytes = d->baseline.needed_bytes,
                            .peak_bytes = d->baseline.peak_bytes,
                            .step_ns = d->baseline_ns,
@@ -236,7 +236,7 @@ static ms_status find_fastest_of(ms__decision *d, const ms__model_choice *model)
     ms__plan_list list = first_list(model);
     uint8_t *choices = ms__arena_array(&d->arena, (size_t)model->chain.n, 1);
     if (choices == NULL) return MS_E_NO_MEMORY;
-    ms__candidate kept = alone(d, &list);
+    ms__candidate kept = ms__alone(d, &list);
     ms_status status = MS_OK;
     if (model->model_options != 0 || kept.needed_bytes > d->usable_bytes)
         status = ms__appraise(d, &list, choices, d->usable_bytes, &kept);
@@ -326,7 +326,7 @@ static ms_status find_leanest_of(ms__decision *d, const ms__model_choice *model,
     uint8_t *choices = ms__arena_array(&d->arena, (size_t)model->chain.n, 1);
     if (choices == NULL) return MS_E_NO_MEMORY;
     int64_t slowest_ns = 0;
-    ms__candidate kept = alone(d, &list);
+    ms__candidate kept = ms__alone(d, &list);
     ms_status status = MS_OK;
     if (model->model_options != 0)
         status = consider(d, &list, choices, aim);
@@ -420,7 +420,7 @@ static ms_status keep_all(ms__decision *d) {
     ms__plan_list list = first_list(ms__decision_model(d, 0));
     uint8_t *choices = ms__arena_array(&d->arena, (size_t)list.model->chain.n, 1);
     if (choices == NULL) return MS_E_NO_MEMORY;
-    d->best = alone(d, &list);
+    d->best = ms__alone(d, &list);
     d->best.choices = choices;
     return MS_OK;
 }

@@ -84,6 +84,9 @@ ms_status ms__request_read(const ms_plan_request *theirs, ms__request_copy *out)
 
 /* ---- Appraisal of plans (appraise.c) ---- */
 
+/* The plan that does nothing: torch's allocator is left as it is, too. */
+ms__candidate ms__alone(const ms__decision *decision, const ms__plan_list *list);
+
 /* The cost of these choices, with segments that grow where they can. Bytes above `most_bytes` need not be exact, only
  * above it. `out->choices` is not set. Errors: as ms_simulation_create. */
 ms_status ms__appraise(const ms__decision *decision, const ms__plan_list *list, const uint8_t *choices,

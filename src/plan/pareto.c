@@ -99,12 +99,21 @@ static void keep_some(collection *c, int64_t n_wanted) {
     c->n = n_wanted;
 }
 
+static int64_t count_changed(const point *item) {
+    int64_t n = 0;
+    for (int32_t i = 0; i < item->list.model->chain.n; i++) n += item->plan.choices[i] != 0;
+    return n;
+}
+
 static ms_status appraise_all(collection *c) {
     ms_status status = MS_OK;
     for (int64_t i = 0; i < c->n && status == MS_OK; i++) {
         point *item = &c->points[i];
         uint8_t *choices = item->plan.choices;
-        status = ms__appraise(&c->decision, &item->list, choices, INT64_MAX, &item->plan);
+        if (count_changed(item) == 0 && item->list.model->model_options == 0)
+            item->plan = ms__alone(&c->decision, &item->list);
+        else
+            status = ms__appraise(&c->decision, &item->list, choices, INT64_MAX, &item->plan);
         item->plan.choices = choices;
     }
     return status;
@@ -123,12 +132,6 @@ static ms_status collect(collection *c, int64_t capacity) {
     status = appraise_all(c);
     if (status == MS_OK) keep_unbeaten(c);
     return status;
-}
-
-static int64_t count_changed(const point *item) {
-    int64_t n = 0;
-    for (int32_t i = 0; i < item->list.model->chain.n; i++) n += item->plan.choices[i] != 0;
-    return n;
 }
 
 ms_status ms_plan_pareto(const ms_plan_request *request, ms_pareto_point *out, int64_t capacity, int64_t *out_n) {

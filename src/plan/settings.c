@@ -44,8 +44,10 @@ static int64_t round_down(int64_t n_bytes) { return n_bytes / ROUND_BYTES * ROUN
 
 static int64_t share_of(int64_t n_bytes, int64_t ppm) { return n_bytes / PPM * ppm + n_bytes % PPM * ppm / PPM; }
 
+/* A budget that is set is not more than the device has. */
 static int64_t budget_of(const ms_settings *settings, const ms_device *device) {
-    if (settings->budget_bytes > 0) return settings->budget_bytes < MOST_BYTES ? settings->budget_bytes : MOST_BYTES;
+    int64_t most = device->usable_bytes > 0 ? ms__min(device->usable_bytes, MOST_BYTES) : MOST_BYTES;
+    if (settings->budget_bytes > 0) return ms__min(settings->budget_bytes, most);
     int64_t usable = device->kind == MS_DEVICE_HOST ? device->usable_bytes : round_down(device->usable_bytes);
     int64_t budget = share_of(usable, settings->utilization_ppm);
     return budget > 0 ? budget : 1;

@@ -1,4 +1,5 @@
 /* predict.c - will a step fit? */
+#include "../common/math.h"
 #include "../common/structs.h"
 #include "needs.h"
 
@@ -28,7 +29,9 @@ ms_status ms_predict(const ms_simulation_request *theirs, int64_t usable_bytes, 
     if (status == MS_OK && !ms__is_changed(&request)) request.flags &= ~(uint32_t)MS_SIMULATE_GROWING;
     if (status == MS_OK) status = ms__find_needs(&request, NULL, INT64_MAX, &needs);
     if (status != MS_OK) return status;
-    fill_in(&needs, usable_bytes > 0 ? usable_bytes : request.device->usable_bytes, was_run, &found);
+    int64_t most = request.device->usable_bytes; /* 0: not known */
+    int64_t usable = usable_bytes > 0 && most > 0 ? ms__min(usable_bytes, most) : ms__max(usable_bytes, most);
+    fill_in(&needs, usable, was_run, &found);
     if (found.simulation != NULL) {
         status = ms__struct_write(MS__STRUCT(ms_simulation_summary), &needs.played, found.simulation);
         if (status != MS_OK) return status;

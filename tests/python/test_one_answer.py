@@ -252,3 +252,45 @@ def test_wrap_without_a_budget_takes_what_fits(caplog):
     assert memscale.Plan.from_json(plan.to_json()).describe() == plan.describe()
     with memscale.optimize(model, torch.optim.AdamW(model.parameters()), config, x) as executor:
         assert executor.plan.fingerprint == plan.fingerprint
+
+
+class Wide(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.Linear(512, 2048), nn.GELU(), nn.Linear(2048, 512)) for _ in range(8)
+        )
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = x + layer(x)
+        return x.square().mean()
+
+
+def wide(batch):
+    with torch.device("meta"):
+        return Wide(), torch.zeros(batch, 512)
+
+
+def test_a_budget_is_not_more_than_the_device_has():
+    """Whoever sets 100 GB for a card of 12 GB gets the answer for the card."""
+    model, x = wide(200_000)
+    config = memscale.Config(memory_budget_gb=100)
+    alone, asked = (memscale.predict(model, x, device="rtx3060", config=c) for c in (None, config))
+    assert alone.peak_bytes > 12e9
+    assert not asked.fits
+    assert asked.usable_bytes == alone.usable_bytes
+    plan = memscale.plan(model, x, device="rtx3060", config=config)
+    assert plan.n_recomputed > 0
+    assert plan.budget_bytes <= alone.usable_bytes
+    assert plan.needed_bytes <= plan.budget_bytes
+
+
+def test_the_trade_begins_with_the_plain_step():
+    """Where nothing is done, torch's allocator is left alone, too."""
+    model, x = wide(50_000)
+    plan = memscale.plan(model, x, device="rtx3060", config=memscale.Config(memory_budget_gb=11))
+    assert plan.n_changed == 0
+    first = plan.pareto()[0]
+    assert first.n_changed == 0
+    assert first.peak_bytes == plan.predicted_peak_bytes == memscale.predict(model, x, device="rtx3060").peak_bytes

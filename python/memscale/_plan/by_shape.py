@@ -6,9 +6,11 @@ where it needs them, and is told how much time was trained and how much of it an
 
 from __future__ import annotations
 
+import math
 import time
+import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -27,7 +29,12 @@ from .judges import PlanJudge
 from .request import Request
 from .steps import AS_IT_IS, StepChange, Steps, autocast_now, is_whole
 
+_MAX_KINDS = 8  # of steps, of which something is known
 _LESS_PARTS = 16  # of what a plan needed: after a step that ran out of memory plans should need so much less
+
+
+def _n_elements(sizes: Sizes) -> int:
+    return sum(math.prod(size) for size in sizes)
 
 
 def why_not_static(model: nn.Module, config: Config) -> str:
@@ -91,6 +98,15 @@ class StepProfiler:
         return profile
 
     @property
+    def optimizers(self) -> Optimizers:
+        alive = (reference() for reference in self._optimizers)
+        return tuple(optimizer for optimizer in alive if optimizer is not None)
+
+    @optimizers.setter
+    def optimizers(self, optimizers: Optimizers) -> None:
+        self._optimizers = tuple(map(weakref.ref, optimizers))  # the user's: one that is dropped frees its state
+
+    @property
     def is_whole(self) -> bool:
         """Does the model have weights in 32 bits?"""
         return is_whole(self._model, None)
@@ -122,6 +138,18 @@ class StepProfiler:
         return profiles
 
 
+class _Known(NamedTuple):
+    """What a planner knows of one kind of step."""
+
+    request: Request
+    excluded: set[str]
+    profile: Profile | None = None
+    first_sizes: Sizes = ()
+    first_shape: tuple[int, int] = (0, 0)
+    plans: dict[bool, _core.ShapePlans] | None = None
+    learned: _core.ShapePlans | None = None
+
+
 class Planner:
     """Makes plans for one model.
 
@@ -145,7 +173,8 @@ class Planner:
         self._start_ns = 0  # of the first step; 0: it has not begun
         self._occupied_bytes = 0
         self._kept_free_bytes = 0  # besides, since a step ran out of memory
-        self._last: tuple[Sizes, tuple[int, int], bool] | None = None  # what was planned for last: see at()
+        self._kind: object = None  # of the steps that are planned for
+        self._others: dict[object, _Known] = {}  # what is known of other kinds
 
     @property
     def n_analyses(self) -> int:
@@ -163,6 +192,7 @@ class Planner:
     def optimizers(self, optimizers: Optimizers) -> None:
         self._profiler.optimizers = optimizers
         self.profile = None
+        self._others.clear()
 
     def analyse(
         self, called: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_sample: bool = False
@@ -195,6 +225,34 @@ class Planner:
         self._plans.clear()
         self._learned = None
 
+    def turn_to(self, kind: object) -> None:
+        """Plan from now on for steps of this kind. What is known of other kinds is kept, for programs that take turns:
+        a network of two that is frozen while the other one is trained."""
+        if self.profile is not None:
+            self._others[self._kind] = _Known(
+                self.request,
+                self._excluded,
+                self.profile,
+                self._first_sizes,
+                self._first_shape,
+                self._plans,
+                self._learned,
+            )
+        if len(self._others) > _MAX_KINDS:
+            del self._others[next(iter(self._others))]
+        known = self._others.pop(kind, _Known(self.request, self._excluded))
+        is_made_for_this = (known.request, known.excluded) == (self.request, self._excluded)
+        self.profile, self._learned = known.profile, known.learned
+        self._first_sizes, self._first_shape = known.first_sizes, known.first_shape
+        self._plans = known.plans if is_made_for_this and known.plans is not None else {}
+        self._kind = kind
+        self._profiler.is_static = self.profile is None or self.profile.source == "static"
+
+    @property
+    def occupied_bytes(self) -> int:
+        """What is taken to be occupied by other things than the step."""
+        return self._occupied_bytes
+
     def start_bytes(self) -> int:
         """What the step's allocator reserves before the first step: parameters, buffers and inputs."""
         assert self.profile is not None
@@ -218,35 +276,22 @@ class Planner:
         core = self.request.core
         return core.budget_bytes - core.margin_bytes - self._occupied_bytes
 
-    def tighten(self, plan: Plan) -> bool:
-        """Plan from now on so that steps need less than they did with this plan, or the least that they can.
-
-        Returns:
-            Whether there is such a plan for the step that was planned for last.
-        """
+    def tighten(self, plan: Plan) -> None:
+        """Plan from now on so that steps need less than they did with this plan, or the least that they can."""
         most = plan.needed_bytes - plan.needed_bytes // _LESS_PARTS
         self._kept_free_bytes = max(self._kept_free_bytes, self._room_bytes - most, 0)
         self._renew_request()
-        sizes, shape, held = self._last or (self._first_sizes, self._first_shape, False)
-
-        def find() -> Plan:
-            if held not in self._plans:
-                self._plans[held] = self._first_plan(held)
-            found: Plan = self._plans[held].find(sizes, shape, self._times())
-            return found
-
-        try:
-            return self._relaxed(find).needed_bytes < plan.needed_bytes
-        except BudgetError:
-            return False
 
     def _relaxed(self, find: Callable[[], Plan]) -> Plan:
         """What this finds. If nothing fits only because memory is kept free, less of it is."""
+        before = self._kept_free_bytes
         while True:
             try:
                 return find()
             except BudgetError as error:
                 if self._kept_free_bytes == 0:
+                    self._kept_free_bytes = before  # it is not the reason
+                    self._renew_request()
                     raise
                 least = error.smallest_peak_bytes or self._room_bytes
                 less = max(self._room_bytes - least, 0)
@@ -270,7 +315,6 @@ class Planner:
             BudgetError: no plan fits such a step.
         """
         sizes, shape = sizes_of(args, kwargs), shape_of(args, kwargs)
-        self._last = sizes, shape, held
 
         def find() -> Plan:
             if held not in self._plans:
@@ -301,12 +345,24 @@ class Planner:
         """Were inputs of these sizes profiled?"""
         return sizes_of(args, kwargs) == self._first_sizes
 
+    def is_smaller(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Have these inputs fewer elements than those that were profiled?"""
+        return _n_elements(sizes_of(args, kwargs)) < _n_elements(self._first_sizes)
+
     def first(self, *, held: bool = False) -> Plan:
         """The plan for the inputs that were profiled. Raises BudgetError if none fits."""
         if held not in self._plans:
             self._plans[held] = self._first_plan(held)
         plan: Plan = self._plans[held].find(self._first_sizes, self._first_shape)
         return plan
+
+    def fits_first(self, *, held: bool) -> bool:
+        """Is there a plan for the inputs that were profiled, or might there be if nothing was kept free?"""
+        try:
+            self.first(held=held)
+        except BudgetError:
+            return self._kept_free_bytes > 0
+        return True
 
     def _times(self) -> tuple[int, int, int]:
         """How long was trained, how much of it analyses took, and what another one takes: in nanoseconds."""

@@ -86,7 +86,9 @@ class StepJudge:
         if changes & _core.CHANGE_BUDGET:
             wider = _core.budget_for_peak(found.needed_bytes)
             named["budget"] = wider / 1e9
-            found = profile.predict(units, usable_bytes=min(wider, self.device.usable_bytes))
+            found = profile.predict(units, usable_bytes=wider)
+            if wider > self.device.usable_bytes:  # a figure that the device does not have
+                return Verdict(False, found.peak_bytes, needed_bytes=found.needed_bytes)
         return Verdict(found.fits, found.peak_bytes, found.step_seconds, named, found.needed_bytes)
 
     def fixed_bytes(self, profile: Profile, changes: int) -> int:

@@ -43,6 +43,8 @@ class DeviceMemory:
         self._cap: AllocatorCap | None = None
         self._growing: GrowingSegments | None = None
         self._has_failed = False  # a step ran out of memory, and nothing was done about it yet
+        self._failed: Plan | None = None  # what it ran with, until it is planned for again
+        self._is_finished = False  # an optimizer has stepped since the last forward
         self._counts = self._count()
         self._most_bytes = 0  # that any plan so far needs
         self._n_steps = 0  # that began since the plan that needs them came into use
@@ -113,12 +115,13 @@ class DeviceMemory:
         Returns:
             Whether plans have to be made anew, with less memory.
         """
+        is_finished, self._is_finished = self._is_finished, False
         if plan is None:
-            self._has_failed = False  # nothing was planned that could be wrong
+            self.forget_failure()  # nothing was planned that could be wrong
             return False
         if self._is_gpu and (plan.grows or plan.needed_bytes > plan.budget_bytes // 2):  # else it is most unlikely
             counts = self._count()
-            self._has_failed = counts[0] > self._counts[0] or self._has_failed
+            self._has_failed = (counts[0] > self._counts[0] and not is_finished) or self._has_failed
             has_retried = counts[1] > self._counts[1]
             self._counts = counts
             if self._growing is not None and self._growing.works and not self._has_failed:
@@ -165,11 +168,19 @@ class DeviceMemory:
         if is_step:
             self._has_failed = True
         else:
-            self._counts = self._count()  # no step has failed
+            self.forget_failure()
+
+    def forget_failure(self) -> None:
+        """What has failed was no step with a plan."""
+        self._has_failed, self._counts = False, self._count()
+
+    def end_step(self) -> None:
+        """The optimizer has stepped: what runs out of memory from now until the next forward is not the step."""
+        self._is_finished = True
 
     def _recover(self, plan: Plan) -> bool:
         """Say what was planned and what was there, and plan with less memory if that is wanted: was it?"""
-        occupied = plan.occupied_bytes
+        occupied = self._planner.occupied_bytes
         if self._is_gpu:
             gc.collect()  # an exception and the frames of the step that it failed in often hold each other
             return_cache(self._device)
@@ -179,9 +190,15 @@ class DeviceMemory:
         if self._config.on_oom != "replan" or self._planner.profile is None:
             return False
         self._planner.occupy(occupied)
-        if not self._planner.tighten(plan):
-            self._warn("no plan needs less memory; a smaller batch does")
+        self._planner.tighten(plan)
+        self._failed = plan
         return True
+
+    def see_next(self, plan: Plan) -> None:
+        """The plan of a step like the one before. If that ran out of memory, does this one need less?"""
+        failed, self._failed = self._failed, None
+        if failed is not None and plan.needed_bytes >= failed.needed_bytes:
+            self._warn("no plan needs less memory; a smaller batch does")
 
     def _report(self, plan: Plan, occupied: int) -> str:
         parts = [
@@ -193,9 +210,9 @@ class DeviceMemory:
             free, _ = torch.cuda.mem_get_info(self._device)
             parts.append(f"at most {size(peak)} were allocated and {size(reserved)} reserved")
             parts.append(f"{size(int(free))} of the device are free now")
-        if occupied != plan.occupied_bytes:
+        before = self._planner.occupied_bytes
+        if occupied != before:
             parts.append(
-                f"other tensors and fragments hold {size(occupied)}, and held {size(plan.occupied_bytes)} when the "
-                "plan was made"
+                f"other tensors and fragments hold {size(occupied)}, and held {size(before)} when the plan was made"
             )
         return "; ".join(parts)

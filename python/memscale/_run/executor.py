@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch import nn
 
 from .. import _core
 from .._base.attachment import HANDLE, Attachment
-from .._base.vocabulary import ACTIONS, MODEL_OPTIONS
+from .._base.vocabulary import ACTIONS
 from .._hw.memory import main_device
 from .._plan.by_shape import Planner, why_not_static
 from .._trace.model_modules import StepModule, find_flagged_units, param_bytes, step_module, takes_use_cache
@@ -30,10 +31,12 @@ from ..errors import BudgetError, MemScaleError, MemScaleWarning
 from ..plans import Plan
 from ..profiles import Profile
 from .device_memory import DeviceMemory
+from .given import check_given
 from .hooks import ForwardBegins, ForwardEnds, StepHook, UseCacheOff, active_hooks, may_hook, refuse_data_parallel
-from .messages import USE_CACHE_IS_OFF, Messages
+from .messages import USE_CACHE_IS_OFF, WHAT_TO_DO, Messages, when_planned
 from .recomputation import Unit, is_any_set
 from .torch_state import BackwardOnCallingThread, is_on_one_gpu
+from .trained import Trained
 from .watching import Watching
 
 
@@ -57,12 +60,14 @@ class Executor:
         self._attachment = Attachment()
         found = find_flagged_units(model)
         self._units = [Unit(name, module, param_bytes(module)) for name, module, _ in found]
-        self._trainable = [p for p in model.parameters() if p.requires_grad]
+        self._trained = Trained(model)
         self._device = main_device(model)
         self._backward = BackwardOnCallingThread() if is_on_one_gpu(model) else None
         self._messages = Messages(config)
         self._planner = Planner(model, config, () if optimizer is None else (optimizer,))
-        self._device_memory = DeviceMemory(self._device, config, self._planner, self._trainable, self._messages.warn)
+        self._planner.turn_to(self._trained.kind)
+        trained, warn = self._trained.parameters, self._messages.warn
+        self._device_memory = DeviceMemory(self._device, config, self._planner, trained, warn)
         self._step = StepModule(model)
         self._analysing = False  # while a step is analysed, units run as without MemScale
         self._is_idle = False  # nothing is done in this step
@@ -71,20 +76,21 @@ class Executor:
         self._why_watched = why_not_static(model, config)  # "": the step can be analysed without running it
         self._watching = Watching(model, self._units, [flags for *_, flags in found], self._device, config.warmup_steps)
         self._planned_for: tuple[Sizes, bool] | None = None  # sizes of inputs, and whether gradients were held
+        self._failed_for: tuple[Sizes, bool] | None = None  # the same of a step that ran out of memory
         self._step_hook: StepHook | None = None
+        self._foreign: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()  # of other models
 
     # Attaching and detaching
 
     def attach(self, sample: tuple[tuple[Any, ...], dict[str, Any]] | None = None, plan: Plan | None = None) -> None:
         """Attach to the model. With a sample (positional and keyword inputs) the plan is made at once."""
         if plan is not None:
-            plan.check_units([(unit.name, unit.param_bytes) for unit in self._units])
-            _check_techniques(plan)
+            check_given(plan, self._units, HANDLERS)
         self._check_profiling()
         self._messages.open()
         try:
             self._attach_modules()
-            when = "" if sample or plan else self._when_planned()
+            when = "" if sample or plan else when_planned(self._why_watched)
             self._messages.start(self.model, len(self._units), self._planner.request, when)
             self._device_memory.attach()
             self._is_given = plan is not None
@@ -94,7 +100,7 @@ class Executor:
             elif sample is not None and self._analyse(step_module(self.model), *sample, is_sample=True):
                 self._replan(*sample, held=False)
             elif sample is not None:
-                self._messages.once(self._when_planned())
+                self._messages.once(when_planned(self._why_watched))
         except BaseException:
             self._undo()
             raise
@@ -148,7 +154,9 @@ class Executor:
     def _undo(self) -> None:
         self.attached = False
         self._watching.stop()
-        self._stop_waiting_for_optimizer()
+        if self._step_hook is not None:
+            self._step_hook.remove()
+            self._step_hook = None
         self._device_memory.release()
         if self._backward is not None:
             self._backward.release()
@@ -198,6 +206,9 @@ class Executor:
             self._analysing = False
         sizes = sizes_of(args, kwargs)
         first, self._planned_for = self._planned_for is None, (sizes, held)
+        if self._failed_for == self._planned_for:
+            self._device_memory.see_next(plan)
+        self._failed_for = None
         if plan is self.plan:
             return
         is_known = self.plan is not None
@@ -215,28 +226,30 @@ class Executor:
     # The optimizer
 
     def _wait_for_optimizer(self) -> None:
-        """The plan is made for the optimizers that exist now; if another one steps first, it is made anew."""
+        """The plan is made for the optimizers that exist now; if another one steps, it is made anew."""
         if self._step_hook is None and self.attached:
             self._step_hook = StepHook(self)
 
-    def _stop_waiting_for_optimizer(self) -> None:
-        if self._step_hook is not None:
-            self._step_hook.remove()
-            self._step_hook = None
-
     def see_step(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer steps; is it one that the plan was made for?"""
+        if optimizer in self._planner.optimizers or optimizer in self._foreign:
+            return
+        found = find_optimizers(self.model) if updates(optimizer, self._trained.parameters) else ()
+        if found and set(found) != set(self._planner.optimizers):
+            self._planner.optimizers = found
+        if optimizer not in found:  # another model's, or one around these
+            self._foreign.add(optimizer)
+
+    def end_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """It has stepped."""
         if optimizer in self._planner.optimizers:
-            self._stop_waiting_for_optimizer()
-        elif updates(optimizer, self._trainable):
-            self._stop_waiting_for_optimizer()
-            self._planner.optimizers = find_optimizers(self.model) or (optimizer,)
+            self._device_memory.end_step()
 
     # Watching
 
     def _watch(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Run this step with every unit recomputed, and trace it meanwhile."""
-        self._messages.once(self._when_planned())
+        self._messages.once(when_planned(self._why_watched))
         self._is_watched = True
         self._watching.begin(args, kwargs)
         self._device_memory.grow()
@@ -248,6 +261,7 @@ class Executor:
         """If a watched step has failed, the plan is in force again, if there is one."""
         if self._is_watched and not self._watching.is_active and not self._watching.has_seen:
             self._is_watched = False
+            self._device_memory.forget_failure()
             if self.plan is not None:
                 self._apply(self.plan)
 
@@ -259,10 +273,12 @@ class Executor:
             self._apply(self.plan)
         elif seen is not None:
             device, fused = self._planner.request.device, is_fused(seen.optimizers)
+            self._planner.optimizers = seen.optimizers or self._planner.optimizers
             profile = Profile(seen.core, seen.core, device, fused=fused, why_empirical=self._why_watched)
             self._planner.adopt(profile, *seen.input)
             self._device_memory.see_occupied()
             self._planned_for = None
+            self._wait_for_optimizer()
 
     # The forward of the model
 
@@ -287,9 +303,9 @@ class Executor:
     def _choose_plan(self, module: nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._is_given or not may_hook():
             return
-        held = is_any_set("grad", self._trainable)
-        if self._device_memory.begin_step(self.plan, held=held):
-            self._planned_for = None
+        held = is_any_set("grad", self._trained.parameters)
+        if self._device_memory.begin_step(None if self._is_watched else self.plan, held=held):
+            self._failed_for, self._planned_for = self._planned_for, None
         if self._watching.is_active:
             self._watching.continue_with_forward(held=held)
             if self._watching.is_active:  # the optimizer's step is still to come
@@ -297,20 +313,26 @@ class Executor:
             self._leave_watch()
         if self._watching.has_seen:
             self._take_watched()
+        if self._trained.look():
+            self._planner.turn_to(self._trained.kind)
+            self._planned_for = None
         is_unknown = self._planner.profile is None and (module is None or not self._analyse(module, args, kwargs))
         if is_unknown or self._watching.wants_more:
             self._watch(args, kwargs)
         elif self._planned_for == (sizes_of(args, kwargs), held):
             return
-        elif self._watching.must_see(args, kwargs) or not self._found_plan(args, kwargs, held=held):
+        elif not self._found_plan(args, kwargs, held=held):
             self._watch(args, kwargs)
 
     def _found_plan(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, held: bool) -> bool:
-        """Take the plan for these inputs. False: other inputs were watched and do not fit, so these have to be."""
+        """Take the plan for these inputs. False: they have to be watched, since they are larger than those that were,
+        or smaller than those that do not fit."""
+        if self._watching.must_see(args, kwargs) and self._planner.fits_first(held=held):
+            return False
         try:
             self._replan(args, kwargs, held=held)
         except BudgetError:
-            if not self._why_watched or self._planner.was_made_from(args, kwargs):
+            if not self._why_watched or not self._planner.is_smaller(args, kwargs):
                 raise
             self._planner.forget()
             return False
@@ -322,9 +344,9 @@ class Executor:
             return
         is_step = self._step.ends(module)
         if not has_output:
-            self._device_memory.see_error(is_step=is_step)
+            self._device_memory.see_error(is_step=is_step or torch.is_grad_enabled())
         if is_step:
-            self._watching.end_forward(has_output=has_output)
+            self._watching.end_forward(has_output=has_output, is_whole=self._step.is_whole_step)
             self._leave_watch()
 
     # The forward of a unit
@@ -385,15 +407,10 @@ class Executor:
         unit.excluded, unit.handler = reason, None
         self._plan_around()
         text = f"layer '{unit.name}' ({type(unit.module).__name__}) is not recomputed: {reason}"
-        if not is_surprise:
+        if is_surprise:
+            warnings.warn(f"{text}. {WHAT_TO_DO}", MemScaleWarning, stacklevel=2)
+        else:
             self._messages.info(text)
-            return
-        warnings.warn(
-            f"{text}. Its activations stay in memory and training goes on. To have it recomputed, let its forward "
-            "depend on nothing but its inputs, parameters, buffers and torch's random state.",
-            MemScaleWarning,
-            stacklevel=2,
-        )
 
     def _plan_around(self) -> None:
         """A layer turned out not to be recomputable: make a new plan, in which other layers make up for it."""
@@ -411,12 +428,6 @@ class Executor:
     def log_use_cache(self) -> None:
         """A module was asked not to fill its key-value cache."""
         self._messages.once(USE_CACHE_IS_OFF)
-
-    def _when_planned(self) -> str:
-        if not self._why_watched:
-            return "the plan is made in the first training forward"
-        how = "which is watched while it runs, with every layer recomputed"
-        return f"the plan is made after the first step, {how}: {self._why_watched}"
 
     def __deepcopy__(self, memo: Any) -> None:
         """A copy of a wrapped model is a plain one."""
@@ -436,15 +447,3 @@ HANDLERS: dict[str, Callable[[Executor, Unit, tuple[Any, ...], dict[str, Any]], 
     "keep": None,
     "recompute": Executor.recompute,
 }
-
-
-def _check_techniques(plan: Plan) -> None:
-    """A plan may use more techniques than this version can run."""
-    actions = {ACTIONS[entry.action] for entry in plan.entries}
-    more = {action.name for action in actions if action.identifier not in HANDLERS}
-    more |= {option.name for option in MODEL_OPTIONS if option.identifier in plan.model_options}
-    if more:
-        raise MemScaleError(
-            f"the plan uses techniques that this version cannot run ({', '.join(sorted(more))}); make one with "
-            "memscale.plan(model, sample_input)"
-        )

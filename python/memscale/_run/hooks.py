@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._device import DeviceContext
 
 from .._trace.model_modules import use_cache_position, would_cache
@@ -69,18 +70,30 @@ class UseCacheOff(Hook):
 
 
 class StepHook:
-    """Tells the executor of every optimizer's step, until it is removed. Keeps no executor alive."""
+    """Tells the executor of every optimizer's step, before and after it, until it is removed. Keeps no executor alive.
+
+    It must not be removed while an optimizer steps: torch iterates over its hooks then.
+    """
 
     def __init__(self, executor: Executor) -> None:
-        self._executor = weakref.ref(executor)
-        handle = register_optimizer_step_pre_hook(self)
-        self.remove = weakref.finalize(executor, handle.remove)
+        this = weakref.ref(executor)
+        hooks = [
+            register_optimizer_step_pre_hook(functools.partial(_tell, this, "see_step")),
+            register_optimizer_step_post_hook(functools.partial(_tell, this, "end_step")),
+        ]
+        self.remove = weakref.finalize(executor, _remove, hooks)
         self.remove.atexit = False
 
-    def __call__(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        executor = self._executor()
-        if executor is not None:
-            executor.see_step(optimizer)
+
+def _tell(this: weakref.ref[Executor], method: str, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    executor = this()
+    if executor is not None:
+        getattr(executor, method)(optimizer)
+
+
+def _remove(hooks: list[Any]) -> None:
+    for hook in hooks:
+        hook.remove()
 
 
 def refuse_data_parallel() -> None:

@@ -15,6 +15,19 @@ USE_CACHE_IS_OFF = (
     "use_cache is off in training forwards while layers are recomputed; evaluation and generation keep it"
 )
 
+WHAT_TO_DO = (
+    "Its activations stay in memory and training goes on. To have it recomputed, let its forward depend on nothing but "
+    "its inputs, parameters, buffers and torch's random state."
+)
+
+
+def when_planned(why_watched: str) -> str:
+    """When a plan is made that is not made in ``wrap``; `why_watched`: why the step cannot be analysed, or ""."""
+    if not why_watched:
+        return "the plan is made in the first training forward"
+    how = "which is watched while it runs, with every layer recomputed"
+    return f"the plan is made after the first step, {how}: {why_watched}"
+
 
 class Messages:
     """The messages of one attachment, from ``open`` to ``close``. Outside of that nothing is said."""

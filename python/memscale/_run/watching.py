@@ -96,13 +96,14 @@ class Watching:
         assert self._watch is not None
         return self._watch.run_checked(self._units.index(unit), call, args, kwargs)
 
-    def end_forward(self, *, has_output: bool) -> None:
+    def end_forward(self, *, has_output: bool, is_whole: bool) -> None:
+        """A forward ends: that of the whole step, or of one of the modules that a step calls one after the other."""
         if self._watch is None or not self._watch.is_recording:
             return
-        if has_output:
-            self._watch.end_forward()
-        else:  # it raised
+        if not has_output:  # it raised
             self.stop()
+        elif is_whole:
+            self._watch.end_forward()
 
     def continue_with_forward(self, *, held: bool) -> None:
         """Another forward begins: gradients are accumulated, or the step is over without an optimizer of torch."""
@@ -116,6 +117,7 @@ class Watching:
         """What was seen; None if it was not all of a step, is not to be used yet, or no more than is known."""
         watch, self._watch = self._watch, None
         assert watch is not None
+        watch.close()
         self._n_watched += 1
         if self._n_watched < self._n_steps:
             return None
@@ -154,7 +156,7 @@ class Watching:
     def stop(self) -> None:
         """Nothing is watched any more."""
         if self._watch is not None:
-            self._watch.finish()
+            self._watch.close()
             self._watch = None
 
 

@@ -125,7 +125,7 @@ def facts(plan: Plan) -> list[tuple[str, str]]:
     if plan.needed_bytes != plan.predicted_peak_bytes:
         rows.append(("needed", f"{size(plan.needed_bytes)}, with what torch's allocator cannot use"))
     if plan.occupied_bytes:
-        rows.append(("occupied", f"{size(plan.occupied_bytes)} of the budget, by other tensors"))
+        rows.append(("occupied", f"{size(plan.occupied_bytes)} of the budget, by other tensors or kept free"))
     if plan.aim_bytes:
         rows.append(("aim", f"{size(plan.aim_bytes)}, which no plan fits"))
     if plan.full_speed_bytes:

@@ -227,7 +227,7 @@ class Watch:
         return self.recorder.has_backward
 
     def _begin_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
-        if not self._is_ours(optimizer):
+        if self.is_over or not self._is_ours(optimizer):
             return None
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is None or self.recorder.has_backward:
@@ -257,7 +257,7 @@ class Watch:
         recorder.__enter__()
 
     def _end_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        if optimizer not in self.optimizers:
+        if self.is_over or optimizer not in self.optimizers:
             return
         self._take_off()
         stepped = {id(p) for seen in self.optimizers for group in seen.param_groups for p in group["params"]}
@@ -274,10 +274,14 @@ class Watch:
             return
         self.is_over = True
         self._take_off()
-        self._clean()
         with self.recorder.guarded():
             self.recorder.phase(END)
         self.recorder.stop()
+
+    def close(self) -> None:
+        """Take everything away that is left in torch. Not while an optimizer steps: torch iterates over its hooks."""
+        self.finish()
+        self._clean()
 
     def _take_off(self) -> None:
         """Take the recorder off the stack of modes, and the observers off the units."""

@@ -46,7 +46,7 @@ TEST(modes) {
     CHECK_STATUS(ms_settings_init(NULL, MS_MODE_BALANCED), MS_E_INVALID);
 }
 
-/* A share of what is usable, on a GPU rounded down to 256 MiB first; or what was set. */
+/* A share of what is usable, on a GPU rounded down to 256 MiB first; or what was set, but not more than there is. */
 TEST(budgets) {
     ms_settings settings = settings_of(MS_MODE_BALANCED);
     ms_device gpu = device_of(&gpu_rates, MS_DEVICE_GPU, 10 * GIB + 255 * MIB);
@@ -59,7 +59,8 @@ TEST(budgets) {
     settings.budget_bytes = 7000000000;
     CHECK_EQ_INT(request_for(&settings, &gpu, NULL).budget_bytes, 7000000000);
     settings.budget_bytes = INT64_MAX;
-    CHECK_EQ_INT(request_for(&settings, &gpu, NULL).budget_bytes, INT64_C(1) << 50);
+    CHECK_EQ_INT(request_for(&settings, &gpu, NULL).budget_bytes, gpu.usable_bytes);
+    CHECK_EQ_INT(request_for(&settings, &cpu, NULL).budget_bytes, INT64_C(1) << 50); /* nobody knows what it has */
 }
 
 /* With a budget, the fastest plan within it. On a GPU the allocator is simulated, with segments that grow if they can.
