@@ -36,5 +36,6 @@ if command -v compute-sanitizer >/dev/null 2>&1; then
 else
     echo "skipped: compute-sanitizer is not installed"
 fi
-echo "== benchmark"
+echo "== benchmarks"
+build/gpu/tests/bench_offload | tee "$results/offload.json"
 "$python" bench/recompute.py --json "$results/recompute.json"

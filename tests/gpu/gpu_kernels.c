@@ -9,19 +9,20 @@
 #include <string.h>
 
 #include "device/device.h"
+#include "gpu_tests.h"
 #include "kernels/ref/ref.h"
-#include "runner.h"
 #include "tree.h"
 
-/* Skip this test for want of a part of the GPU's software, or fail where a GPU is required. */
-static _Noreturn void lacks(const char *what, const char *why) {
+_Noreturn void lacks(const char *what, const char *why) {
     const char *required = getenv("MEMSCALE_REQUIRE_GPU");
     if (required != NULL && strcmp(required, "1") == 0)
         test_fail(__FILE__, __LINE__, "%s: %s (MEMSCALE_REQUIRE_GPU is 1)", what, why);
     test_skip("%s: %s", what, why);
 }
 
-static ms_gpu *open_with(const char *const *nvrtc_paths, const char *cache) {
+ms_gpu *open_gpu(void) { return open_with(NULL, ""); }
+
+ms_gpu *open_with(const char *const *nvrtc_paths, const char *cache) {
     ms_gpu_options options = {.struct_bytes = sizeof options, .nvrtc_paths = nvrtc_paths, .cache_path = cache};
     ms_gpu *gpu = NULL;
     CHECK_STATUS(ms_gpu_create(&options, &gpu), MS_OK);
@@ -152,7 +153,9 @@ TEST(the_table_agrees_with_the_device) {
 SUITE(real_gpu, CASE(every_kernel_by_nvrtc), CASE(every_kernel_by_built_in_ptx), CASE(programs_come_from_the_cache),
       CASE(the_link_is_intact), CASE(the_hardware_record_is_whole), CASE(the_table_agrees_with_the_device));
 
+extern const test_suite gpu_offload_suite;
+
 int main(int argc, char **argv) {
-    static const test_suite *const suites[] = {&real_gpu_suite};
-    return test_main(suites, 1, 300, argc, argv);
+    static const test_suite *const suites[] = {&real_gpu_suite, &gpu_offload_suite};
+    return test_main(suites, 2, 300, argc, argv);
 }

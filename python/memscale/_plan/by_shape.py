@@ -290,8 +290,9 @@ class Planner:
                 return find()
             except BudgetError as error:
                 if self._kept_free_bytes == 0:
-                    self._kept_free_bytes = before  # it is not the reason
-                    self._renew_request()
+                    if before > 0:  # it is not the reason
+                        self._kept_free_bytes = before
+                        self._renew_request()
                     raise
                 least = error.smallest_peak_bytes or self._room_bytes
                 less = max(self._room_bytes - least, 0)
@@ -335,10 +336,14 @@ class Planner:
         plans are made from their step."""
         try:
             return self._first_plan(held)
-        except BudgetError:
+        except BudgetError as error:
             if self.was_made_from(args, kwargs) or self._kept_free_bytes > 0 or not self._profiler.is_static:
                 raise
-        self.adopt(self._profiler.profile(args, kwargs), args, kwargs)
+            try:
+                profile = self._profiler.profile(args, kwargs)
+            except (MemScaleError, ValueError):
+                raise error from None
+        self.adopt(profile, args, kwargs)
         return self._first_plan(held)
 
     def was_made_from(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

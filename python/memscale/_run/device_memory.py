@@ -150,8 +150,8 @@ class DeviceMemory:
         torch.cuda.empty_cache()
         if self._cap is None or plan.is_cramped:
             return
-        cap = self._cap_bytes()
-        wanted = min(cap, plan.occupied_bytes + plan.needed_bytes + plan.margin_bytes // 2) if is_first else cap
+        cap, most = self._cap_bytes(), plan.needed_bytes + plan.margin_bytes // 2
+        wanted = min(cap, self._planner.occupied_bytes + most) if is_first else cap
         missing = wanted - int(torch.cuda.memory_reserved(self._device))
         missing -= missing % _ROUNDED  # torch rounds up, and the sum may be the cap
         if missing > 0:
