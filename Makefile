@@ -23,7 +23,7 @@ SOURCES := $(shell find include src python CMakeLists.txt pyproject.toml -type f
 FUZZ_SECONDS ?= 10
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help setup demo test test-c test-asan test-python test-ecosystem test-long test-gpu check format wheel clean
+.PHONY: help setup demo test test-c test-asan test-tsan test-python test-ecosystem test-long test-gpu check format wheel clean
 
 help:
 	@sed -n '2,13s/^# \{0,1\}//p' Makefile
@@ -42,7 +42,7 @@ setup: $(VENV)/.package
 demo: setup
 	@$(BIN)/python examples/demo.py $(DEMO_ARGS)
 
-test: test-c test-asan test-python
+test: test-c test-asan test-tsan test-python
 
 test-c: setup
 	@$(CMAKE) -S . -B build/c >/dev/null
@@ -51,6 +51,9 @@ test-c: setup
 
 test-asan: setup
 	@sh tools/with_sanitizer.sh address,undefined build/asan '$(CMAKE)' '$(CTEST)'
+
+test-tsan: setup
+	@sh tools/with_sanitizer.sh thread build/tsan '$(CMAKE)' '$(CTEST)' offload_stress
 
 test-python: setup
 	@$(PYTEST) -m "not long and not gpu" $(PYTEST_ARGS)

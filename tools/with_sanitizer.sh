@@ -1,5 +1,6 @@
 #!/bin/sh
-# Build the C tests with a sanitizer and run them: with_sanitizer.sh SANITIZERS FOLDER CMAKE CTEST
+# Build the C tests with a sanitizer and run them: with_sanitizer.sh SANITIZERS FOLDER CMAKE CTEST [TEST]
+# With TEST, that one alone: the program memscale_TEST.
 # A compiler without the sanitizer is skipped; with MEMSCALE_REQUIRE_TOOLS=1 that is a failure.
 set -eu
 sanitizers=$1 folder=$2 cmake=$3 ctest=$4
@@ -15,5 +16,10 @@ if ! ${CC:-cc} -fsanitize="$sanitizers" -o "$probe/probe" "$probe/probe.c" 2>/de
     exit 0
 fi
 $cmake -S . -B "$folder" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DMEMSCALE_SANITIZE="$sanitizers" >/dev/null
-.venv/bin/cmake --build "$folder"
-$ctest --test-dir "$folder"
+if [ $# -gt 4 ]; then
+    .venv/bin/cmake --build "$folder" --target "memscale_$5"
+    $ctest --test-dir "$folder" -R "^$5\$"
+else
+    .venv/bin/cmake --build "$folder"
+    $ctest --test-dir "$folder"
+fi
