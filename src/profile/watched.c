@@ -269,10 +269,15 @@ static bool is_plain(const derivation *d, int64_t storage) {
     return !is_repeated(d, storage) || ((d->flags[storage] & USED) != 0 && d->twin[storage] == NO_TWIN);
 }
 
+/* Is it never freed in the plain step? */
+static bool stays(const derivation *d, int64_t storage) {
+    return d->freed[storage] == d->trace->n_events || d->end[storage] == d->trace->n_events;
+}
+
 static void sort_ends(derivation *d) {
     for (int64_t i = 0; i < d->trace->n_events; i++) d->first_ended[i] = NONE;
     for (int64_t s = d->trace->n_storages - 1; s >= 0; s--) {
-        if (!is_plain(d, s) || d->freed[s] == d->trace->n_events || d->end[s] == d->trace->n_events) continue;
+        if (!is_plain(d, s) || stays(d, s)) continue;
         d->next_ended[s] = d->first_ended[d->end[s]];
         d->first_ended[d->end[s]] = s;
     }
@@ -285,16 +290,32 @@ static int64_t write_ends(const derivation *d, int64_t at, ms_trace_event *out) 
     return n;
 }
 
+/* Does the plain step have this event, and there? A gradient that a layer made in forward and saved is recomputed: in
+ * the plain step it is another storage, which may have ended; then nothing tells when it is added. */
+static bool is_in_plain(const derivation *d, int64_t at, bool is_repeating) {
+    const ms_trace_event *event = &d->trace->events[at];
+    switch (event->kind) {
+    case MS_TRACE_SAVE:
+    case MS_TRACE_FREE:
+        return false;
+    case MS_TRACE_OP:
+        return !is_repeating;
+    case MS_TRACE_ALLOC:
+        return is_plain(d, event->a);
+    case MS_TRACE_GRADIENT:
+        return is_plain(d, event->a) && (stays(d, event->a) || d->end[event->a] >= at);
+    default:
+        return true;
+    }
+}
+
 static int64_t write_events(const derivation *d, ms_trace_event *out) {
     int64_t n = 0;
     bool is_repeating = false;
     for (int64_t i = 0; i < d->trace->n_events; i++) {
         const ms_trace_event *event = &d->trace->events[i];
         if (event->kind == MS_TRACE_RECOMPUTE) is_repeating = event->a >= 0;
-        bool is_left_out = event->kind == MS_TRACE_SAVE || event->kind == MS_TRACE_FREE ||
-                           (event->kind == MS_TRACE_OP && is_repeating) ||
-                           (event->kind == MS_TRACE_ALLOC && !is_plain(d, event->a));
-        if (!is_left_out) out[n++] = *event;
+        if (is_in_plain(d, i, is_repeating)) out[n++] = *event;
         n += write_ends(d, i, out + n);
     }
     return n;

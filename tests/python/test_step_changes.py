@@ -91,6 +91,64 @@ def test_hooks_of_the_user_on_all_optimizers(static):
     assert (len(pre), len(post)) == before
 
 
+def test_detach_inside_a_hook_of_the_user():
+    """On all optimizers, and while one of them steps."""
+    from torch.optim.optimizer import _global_optimizer_post_hooks as post
+    from torch.optim.optimizer import _global_optimizer_pre_hooks as pre
+
+    before = len(pre), len(post)
+    for register in (register_optimizer_step_pre_hook, register_optimizer_step_post_hook):
+        model = memscale.wrap(Stack(), memscale.Config(enable_logging=False))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        step(model, optimizer)
+        hook = register(lambda *given, model=model: memscale.detach(model))
+        step(model, optimizer)
+        hook.remove()
+        assert not hasattr(model, "_memscale_executor")
+    memscale.detach(memscale.wrap(Stack(), memscale.Config(enable_logging=False), batch()))
+    assert (len(pre), len(post)) == before
+
+
+def count_work(model, monkeypatch):
+    """How often its steps are analysed, and watched."""
+    executor, counts = memscale.executor_of(model), {"analysed": 0, "watched": 0}
+    analyse, watch = executor._planner.analyse, executor._watching.begin
+
+    def counted(name, function):
+        def call(*args, **kwargs):
+            counts[name] += 1
+            return function(*args, **kwargs)
+
+        return call
+
+    monkeypatch.setattr(executor._planner, "analyse", counted("analysed", analyse))
+    monkeypatch.setattr(executor._watching, "begin", counted("watched", watch))
+    return counts
+
+
+@pytest.mark.parametrize("static", [True, False], ids=["analysed", "watched"])
+def test_an_optimizer_that_is_made_anew(static, monkeypatch):
+    """For the same parameters: nothing else is new."""
+    model = memscale.wrap(Stack(), memscale.Config(enable_logging=False, use_static_profiling=static))
+    counts = count_work(model, monkeypatch)
+    for _ in range(6):
+        step(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert counts["analysed" if static else "watched"] <= 2
+    memscale.detach(model)
+
+
+@pytest.mark.parametrize("static", [True, False], ids=["analysed", "watched"])
+def test_two_optimizers_that_take_turns(static, monkeypatch):
+    model = memscale.wrap(Stack(), memscale.Config(enable_logging=False, use_static_profiling=static))
+    counts = count_work(model, monkeypatch)
+    halves = [list(model.layers[:3].parameters()), list(model.layers[3:].parameters())]
+    optimizers = [torch.optim.Adam(half) for half in halves]
+    for i in range(8):
+        step(model, optimizers[i % 2])
+    assert counts["analysed" if static else "watched"] <= 2
+    memscale.detach(model)
+
+
 # ---- What is trained ----
 
 
@@ -141,6 +199,103 @@ def test_layers_that_are_frozen_in_turn(monkeypatch):
     assert plans[2] is plans[4] is not plans[3]
     assert plans[3] is plans[5]
     assert len(analysed) <= 4  # twice for each kind: before and after the optimizer is known
+    memscale.detach(model)
+
+
+@pytest.mark.parametrize("static", [True, False], ids=["analysed", "watched"])
+def test_layers_that_are_frozen_in_turn_without_an_optimizer_of_torch(static, monkeypatch):
+    model = memscale.wrap(Stack(), memscale.Config(enable_logging=False, use_static_profiling=static))
+    counts = count_work(model, monkeypatch)
+    for i in range(8):
+        for p in model.layers[0].parameters():
+            p.requires_grad_(i % 2 == 0)
+        model(batch()).backward()
+        model.zero_grad()
+    assert counts["analysed" if static else "watched"] <= 2
+    memscale.detach(model)
+
+
+def test_gradients_of_what_is_trained_count():
+    """Those of the other kind of step do not."""
+    model = memscale.wrap(Stack(), memscale.Config(enable_logging=False, force_optimize=True))
+    planner, asked = memscale.executor_of(model)._planner, []
+    at = planner.at
+    planner.at = lambda *args, held, **kwargs: (asked.append(held), at(*args, held=held, **kwargs))[1]
+    first, others = model.layers[0], model.layers[1:]
+    for i in range(4):
+        first.requires_grad_(i % 2 == 0)
+        others.requires_grad_(i % 2 == 1)
+        model(batch().requires_grad_()).backward()
+        first.zero_grad(set_to_none=True)  # those of the others are set to zero
+        others.zero_grad(set_to_none=False)
+    assert asked == [False, False, False, True]
+    memscale.detach(model)
+
+
+def test_a_forward_of_a_frozen_model_is_no_step(monkeypatch):
+    """As where features are extracted with gradients enabled: there is nothing to plan, and nothing is concluded."""
+    model = memscale.wrap(Stack(), memscale.Config(enable_logging=False))
+    counts = count_work(model, monkeypatch)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    step(model, optimizer)
+    for _ in range(3):
+        model.requires_grad_(False)
+        model(batch())
+        model.requires_grad_(True)
+        step(model, optimizer)
+    assert counts == {"analysed": 1, "watched": 0}
+    memscale.detach(model)
+
+
+def test_parameters_that_are_added_later():
+    """Adapters around frozen layers."""
+    model = memscale.wrap(Stack(), memscale.Config(enable_logging=False, force_optimize=True))
+    model.requires_grad_(False)
+    for layer in model.layers:
+        layer.append(nn.Linear(WIDTH, WIDTH))
+    adapters = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(adapters)
+    for _ in range(3):
+        step(model, optimizer)
+    executor = memscale.executor_of(model)
+    assert executor._planner.optimizers == (optimizer,)
+    assert {id(p) for p in executor._trained.parameters} == {id(p) for p in adapters}
+    memscale.detach(model)
+
+
+class Scale(torch.autograd.Function):
+    """Makes the weight's gradient in forward and saves it, as fused losses do."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(weight.clone(), x.sum((0, 1)))
+        return x * weight
+
+    @staticmethod
+    def backward(ctx, gradient):
+        weight, saved = ctx.saved_tensors
+        return gradient * weight, saved
+
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(WIDTH))
+        self.inner = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
+
+    def forward(self, x):
+        return self.inner(Scale.apply(x, self.weight))
+
+
+def test_a_gradient_that_was_made_in_forward():
+    """A watched step of recomputed layers whose saved gradient is taken over as it is."""
+    model = Stack()
+    model.layers = nn.ModuleList(Scaled() for _ in range(4))
+    memscale.wrap(model, memscale.Config(enable_logging=False, force_optimize=True, use_static_profiling=False))
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(5):
+        step(model, optimizer)
+    assert plan_of(model) is not None
     memscale.detach(model)
 
 

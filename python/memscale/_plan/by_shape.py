@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import torch
 from torch import nn
 
 from .. import _core
@@ -19,7 +20,7 @@ from .._base.step_kinds import DEFAULT_OPTIMIZER, name_of
 from .._hw import devices
 from .._trace.profiling import Runs, trace_samples
 from .._trace.sample import Input, Sizes, at_sizes, resized, shape_of, sizes_of
-from .._trace.twin_optimizer import Optimizers, make_optimizer
+from .._trace.twin_optimizer import Optimizers, make_optimizer, signature_of
 from ..config import Config
 from ..errors import BudgetError, MemScaleError
 from ..plans import Plan
@@ -105,6 +106,7 @@ class StepProfiler:
     @optimizers.setter
     def optimizers(self, optimizers: Optimizers) -> None:
         self._optimizers = tuple(map(weakref.ref, optimizers))  # the user's: one that is dropped frees its state
+        self.known_optimizers = weakref.WeakSet(optimizers)
 
     @property
     def is_whole(self) -> bool:
@@ -142,6 +144,8 @@ class _Known(NamedTuple):
     """What a planner knows of one kind of step."""
 
     request: Request
+    occupied_bytes: int
+    kept_free_bytes: int
     excluded: set[str]
     profile: Profile | None = None
     first_sizes: Sizes = ()
@@ -165,6 +169,7 @@ class Planner:
         self.request = Request(config, devices.find(None, model))
         self.profile: Profile | None = None
         self._profiler = StepProfiler(model, config, optimizers)
+        self._signature = signature_of(optimizers)
         self._excluded: set[str] = set()
         self._first_sizes: Sizes = ()
         self._first_shape = (0, 0)
@@ -190,9 +195,25 @@ class Planner:
 
     @optimizers.setter
     def optimizers(self, optimizers: Optimizers) -> None:
+        signature = signature_of(optimizers)
         self._profiler.optimizers = optimizers
-        self.profile = None
-        self._others.clear()
+        if signature != self._signature:
+            self._signature, self.profile = signature, None
+            self._others.clear()
+
+    def knows(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Is it one of these, or one like them for the same parameters? Asked at every step of any optimizer."""
+        if optimizer in self._profiler.known_optimizers:
+            return True
+        is_alike = signature_of((optimizer,)) == self._signature
+        if is_alike:
+            self.optimizers = (optimizer,)
+        return is_alike
+
+    @property
+    def kind(self) -> object:
+        """Of the steps that are planned for: see turn_to()."""
+        return self._kind
 
     def analyse(
         self, called: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_sample: bool = False
@@ -228,23 +249,18 @@ class Planner:
     def turn_to(self, kind: object) -> None:
         """Plan from now on for steps of this kind. What is known of other kinds is kept, for programs that take turns:
         a network of two that is frozen while the other one is trained."""
+        made_for = self.request, self._occupied_bytes, self._kept_free_bytes, self._excluded
         if self.profile is not None:
-            self._others[self._kind] = _Known(
-                self.request,
-                self._excluded,
-                self.profile,
-                self._first_sizes,
-                self._first_shape,
-                self._plans,
-                self._learned,
-            )
+            known = self.profile, self._first_sizes, self._first_shape, self._plans, self._learned
+            self._others[self._kind] = _Known(*made_for, *known)
         if len(self._others) > _MAX_KINDS:
             del self._others[next(iter(self._others))]
-        known = self._others.pop(kind, _Known(self.request, self._excluded))
-        is_made_for_this = (known.request, known.excluded) == (self.request, self._excluded)
-        self.profile, self._learned = known.profile, known.learned
-        self._first_sizes, self._first_shape = known.first_sizes, known.first_shape
-        self._plans = known.plans if is_made_for_this and known.plans is not None else {}
+        other = self._others.pop(kind, _Known(*made_for))
+        self.profile, self._learned, self._plans = other.profile, other.learned, other.plans or {}
+        self._first_sizes, self._first_shape = other.first_sizes, other.first_shape
+        self.request, self._occupied_bytes = other.request, other.occupied_bytes
+        if (other.kept_free_bytes, other.excluded) != (self._kept_free_bytes, self._excluded):
+            self._renew_request()
         self._kind = kind
         self._profiler.is_static = self.profile is None or self.profile.source == "static"
 

@@ -89,8 +89,8 @@ class DeviceMemory:
 
     def _occupied(self) -> int:
         gradients = [p.grad for p in self._trainable if p.grad is not None]
-        states = [t for o in self._planner.optimizers for t in _core.tensors_in(list(o.state.values()))]
-        return occupied_bytes(self._device, self._planner.start_bytes(), [*gradients, *states])
+        states = [o.state[p] for o in self._planner.optimizers for p in self._trainable if p in o.state]
+        return occupied_bytes(self._device, self._planner.start_bytes(), [*gradients, *_core.tensors_in(states)])
 
     # Before each step
 
@@ -174,9 +174,9 @@ class DeviceMemory:
         """What has failed was no step with a plan."""
         self._has_failed, self._counts = False, self._count()
 
-    def end_step(self) -> None:
-        """The optimizer has stepped: what runs out of memory from now until the next forward is not the step."""
-        self._is_finished = True
+    def end_step(self, *, is_ours: bool) -> None:
+        """An optimizer has stepped: if it is ours, what runs out of memory until the next forward is not the step."""
+        self._is_finished = self._is_finished or is_ours
 
     def _recover(self, plan: Plan) -> bool:
         """Say what was planned and what was there, and plan with less memory if that is wanted: was it?"""

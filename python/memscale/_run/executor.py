@@ -232,18 +232,18 @@ class Executor:
 
     def see_step(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer steps; is it one that the plan was made for?"""
-        if optimizer in self._planner.optimizers or optimizer in self._foreign:
+        if optimizer in self._foreign or not self.attached or self._planner.knows(optimizer):
             return
+        self._trained.find(self.model)  # it may be there for parameters that are new
         found = find_optimizers(self.model) if updates(optimizer, self._trained.parameters) else ()
-        if found and set(found) != set(self._planner.optimizers):
+        if found:
             self._planner.optimizers = found
         if optimizer not in found:  # another model's, or one around these
             self._foreign.add(optimizer)
 
     def end_step(self, optimizer: torch.optim.Optimizer) -> None:
         """It has stepped."""
-        if optimizer in self._planner.optimizers:
-            self._device_memory.end_step()
+        self._device_memory.end_step(is_ours=optimizer not in self._foreign and self._planner.knows(optimizer))
 
     # Watching
 
@@ -273,7 +273,7 @@ class Executor:
             self._apply(self.plan)
         elif seen is not None:
             device, fused = self._planner.request.device, is_fused(seen.optimizers)
-            self._planner.optimizers = seen.optimizers or self._planner.optimizers
+            self._planner.optimizers = find_optimizers(self.model) or seen.optimizers
             profile = Profile(seen.core, seen.core, device, fused=fused, why_empirical=self._why_watched)
             self._planner.adopt(profile, *seen.input)
             self._device_memory.see_occupied()
@@ -301,7 +301,7 @@ class Executor:
             self._backward.take()
 
     def _choose_plan(self, module: nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._is_given or not may_hook():
+        if self._is_given or not may_hook() or not self._trained.look(self.model):
             return
         held = is_any_set("grad", self._trained.parameters)
         if self._device_memory.begin_step(None if self._is_watched else self.plan, held=held):
@@ -313,7 +313,7 @@ class Executor:
             self._leave_watch()
         if self._watching.has_seen:
             self._take_watched()
-        if self._trained.look():
+        if self._planner.kind != self._trained.kind:
             self._planner.turn_to(self._trained.kind)
             self._planned_for = None
         is_unknown = self._planner.profile is None and (module is None or not self._analyse(module, args, kwargs))

@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._device import DeviceContext
 
+from .._base.optimizer_hooks import remove_hooks, remove_left_hooks
 from .._trace.model_modules import use_cache_position, would_cache
 from .._trace.watch import dispatch_modes, is_watching
 from ..errors import MemScaleError
@@ -70,18 +71,16 @@ class UseCacheOff(Hook):
 
 
 class StepHook:
-    """Tells the executor of every optimizer's step, before and after it, until it is removed. Keeps no executor alive.
-
-    It must not be removed while an optimizer steps: torch iterates over its hooks then.
-    """
+    """Tells the executor of every optimizer's step, before and after it, until removed. Keeps no executor alive."""
 
     def __init__(self, executor: Executor) -> None:
+        remove_left_hooks()
         this = weakref.ref(executor)
         hooks = [
             register_optimizer_step_pre_hook(functools.partial(_tell, this, "see_step")),
             register_optimizer_step_post_hook(functools.partial(_tell, this, "end_step")),
         ]
-        self.remove = weakref.finalize(executor, _remove, hooks)
+        self.remove = weakref.finalize(executor, remove_hooks, hooks)
         self.remove.atexit = False
 
 
@@ -89,11 +88,6 @@ def _tell(this: weakref.ref[Executor], method: str, optimizer: torch.optim.Optim
     executor = this()
     if executor is not None:
         getattr(executor, method)(optimizer)
-
-
-def _remove(hooks: list[Any]) -> None:
-    for hook in hooks:
-        hook.remove()
 
 
 def refuse_data_parallel() -> None:

@@ -18,17 +18,26 @@ class Trained:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._all = list(model.parameters())
         self.parameters: list[nn.Parameter] = []
         self.kind: object = None
-        self.look()
+        self.find(model)
 
-    def look(self) -> bool:
-        """Look again, as before every step: has the kind of the step changed?"""
+    def find(self, model: nn.Module) -> None:
+        """List the model's parameters again: some may be new, such as adapters, and others gone."""
+        self._all = list(model.parameters())
+        self._ids = tuple(map(id, self._all))
+        self._look()
+
+    def look(self, model: nn.Module) -> bool:
+        """Look which of them are trained, as before every step. False: none is."""
+        self._look()
+        if not self.parameters:
+            self.find(model)
+        return bool(self.parameters)
+
+    def _look(self) -> None:
         ends = self._all[:1] + self._all[-1:]
-        kind = bytes(map(_requires_grad, self._all)), tuple(p.dtype for p in ends)
-        if kind == self.kind:
-            return False
-        self.kind = kind
-        self.parameters[:] = filter(_requires_grad, self._all)
-        return True
+        kind = self._ids, bytes(map(_requires_grad, self._all)), tuple(p.dtype for p in ends)
+        if kind != self.kind:
+            self.kind = kind
+            self.parameters[:] = filter(_requires_grad, self._all)

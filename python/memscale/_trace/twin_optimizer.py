@@ -15,6 +15,7 @@ from ..errors import MemScaleError
 from .tracer import OptimizerMaker
 
 Optimizers = tuple[torch.optim.Optimizer, ...]  # none: AdamW is assumed
+_OPTIONS = ("fused", "foreach", "amsgrad", "momentum", "capturable", "differentiable")  # which state and temporaries
 
 
 def find_optimizers(model: nn.Module) -> Optimizers:
@@ -30,6 +31,20 @@ def updates(optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter]) ->
     """Does the optimizer hold one of these parameters?"""
     wanted = {id(p) for p in parameters}
     return any(id(p) in wanted for p in _parameters_of(optimizer))
+
+
+def signature_of(optimizers: Optimizers) -> object:
+    """What a step's memory and time depend on: equal for an optimizer that was made anew for the same parameters."""
+    return frozenset(
+        (
+            type(optimizer),
+            *(
+                (*(group.get(name) for name in _OPTIONS), *map(id, group["params"]))
+                for group in vars(optimizer).get("param_groups", ())
+            ),
+        )
+        for optimizer in optimizers
+    )
 
 
 def _parameters_of(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:

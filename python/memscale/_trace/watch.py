@@ -25,6 +25,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._python_dispatch import _pop_mode, _push_mode
 
 from .. import _core
+from .._base.optimizer_hooks import remove_hooks
 from .._base.vocabulary import BACKWARD, BUFFER, END, FORWARD, INPUT, LOSS, OPTIMIZER_FIRST, PARAMETER
 from .recorder import Recorder, Trace
 
@@ -142,7 +143,7 @@ class Watch:
     def __init__(self, model: nn.Module, units: Iterable[_core.Unit], device: torch.device) -> None:
         self.recorder = WatchingRecorder(Trace(), device.type)
         self.is_recording = self.is_over = False
-        self.optimizers: list[torch.optim.Optimizer] = []
+        self._optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
         self._units = list(units)
         self._wanted = {id(p): p for p in model.parameters() if p.requires_grad}
         this = weakref.ref(self)  # torch's hooks keep nothing alive
@@ -159,6 +160,10 @@ class Watch:
                     self.recorder.number(p.grad, BUFFER)
             for buffer in model.buffers():
                 self.recorder.number(buffer, BUFFER)
+
+    @property
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        return [optimizer for reference in self._optimizers if (optimizer := reference()) is not None]
 
     # The step, in its order
 
@@ -253,7 +258,7 @@ class Watch:
             for tensor in _core.tensors_in([list(state.values()) for state in optimizer.state.values()]):
                 recorder.number(tensor, BUFFER)
             recorder.phase(OPTIMIZER_FIRST)
-        self.optimizers.append(optimizer)
+        self._optimizers.append(weakref.ref(optimizer))
         recorder.__enter__()
 
     def _end_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
@@ -274,12 +279,14 @@ class Watch:
             return
         self.is_over = True
         self._take_off()
+        self._wanted.clear()
         with self.recorder.guarded():
             self.recorder.phase(END)
         self.recorder.stop()
+        self.recorder.is_paused = True  # where it could not be taken off, as inside of backward
 
     def close(self) -> None:
-        """Take everything away that is left in torch. Not while an optimizer steps: torch iterates over its hooks."""
+        """Take everything away that is left in torch."""
         self.finish()
         self._clean()
 
@@ -299,8 +306,7 @@ def _call(this: weakref.ref[Watch], method: Callable[..., Any], *step: Any) -> A
 def _clean(recorder: WatchingRecorder, hooks: list[Any]) -> None:
     """What a watch leaves in torch, taken away; also where its model died before the step was over."""
     _take_off(recorder)
-    for hook in hooks:
-        hook.remove()
+    remove_hooks(hooks)
 
 
 def _take_off(recorder: WatchingRecorder) -> None:
