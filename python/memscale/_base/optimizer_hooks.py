@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from types import FrameType
 from typing import Any
 
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -27,7 +28,7 @@ def remove_left_hooks() -> None:
 
 
 def _is_stepping() -> bool:
-    frame = sys._getframe()
+    frame: FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_code.co_filename == _FILE:
             return True

@@ -249,13 +249,18 @@ class Planner:
     def turn_to(self, kind: object) -> None:
         """Plan from now on for steps of this kind. What is known of other kinds is kept, for programs that take turns:
         a network of two that is frozen while the other one is trained."""
-        made_for = self.request, self._occupied_bytes, self._kept_free_bytes, self._excluded
+        here = _Known(self.request, self._occupied_bytes, self._kept_free_bytes, self._excluded)
         if self.profile is not None:
-            known = self.profile, self._first_sizes, self._first_shape, self._plans, self._learned
-            self._others[self._kind] = _Known(*made_for, *known)
+            self._others[self._kind] = here._replace(
+                profile=self.profile,
+                first_sizes=self._first_sizes,
+                first_shape=self._first_shape,
+                plans=self._plans,
+                learned=self._learned,
+            )
         if len(self._others) > _MAX_KINDS:
             del self._others[next(iter(self._others))]
-        other = self._others.pop(kind, _Known(*made_for))
+        other = self._others.pop(kind, here)
         self.profile, self._learned, self._plans = other.profile, other.learned, other.plans or {}
         self._first_sizes, self._first_shape = other.first_sizes, other.first_shape
         self.request, self._occupied_bytes = other.request, other.occupied_bytes
