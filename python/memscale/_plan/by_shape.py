@@ -6,11 +6,12 @@ where it needs them, and is told how much time was trained and how much of it an
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -140,7 +141,8 @@ class StepProfiler:
         return profiles
 
 
-class _Known(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class _Known:
     """What a planner knows of one kind of step."""
 
     request: Request
@@ -251,7 +253,8 @@ class Planner:
         a network of two that is frozen while the other one is trained."""
         here = _Known(self.request, self._occupied_bytes, self._kept_free_bytes, self._excluded)
         if self.profile is not None:
-            self._others[self._kind] = here._replace(
+            self._others[self._kind] = dataclasses.replace(
+                here,
                 profile=self.profile,
                 first_sizes=self._first_sizes,
                 first_shape=self._first_shape,
