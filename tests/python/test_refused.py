@@ -2,33 +2,11 @@
 
 import pytest
 import torch
-from torch import nn
 
 import memscale
 from memscale._run import executor as executors
 from quick import _one_thread  # noqa: F401
-
-WIDTH = 128
-
-
-class Stack(nn.Module):
-    def __init__(self, depth=6):
-        super().__init__()
-        self.layers = nn.ModuleList(
-            nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)) for _ in range(depth)
-        )
-        self.raises = False
-
-    def forward(self, x):
-        for layer in self.layers:
-            x = x + layer(x)
-        if self.raises:
-            raise RuntimeError("of the user")
-        return x.square().mean()
-
-
-def batch_of(n):
-    return torch.ones(n, 64, WIDTH)
+from stack import Stack, batch_of
 
 
 def needs(n, recompute=None, *, held=False):
@@ -99,10 +77,10 @@ def test_a_watched_batch_that_raises_changes_no_plan():
     executor = memscale.executor_of(model)
     assert executor.plan.n_recomputed == 0
     assert not executor.recomputes()
-    model.raises = True
+    model.error = RuntimeError("of the user")
     with pytest.raises(RuntimeError, match="of the user"):
         step(32)
-    model.raises = False
+    model.error = None
     assert not executor.recomputes()
     step(16)
     assert not executor.recomputes()

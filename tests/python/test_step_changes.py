@@ -10,24 +10,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 import memscale
 from memscale._run import device_memory
 from quick import _one_thread  # noqa: F401
-
-WIDTH = 128
-
-
-class Stack(nn.Module):
-    def __init__(self, depth=6):
-        super().__init__()
-        self.layers = nn.ModuleList(
-            nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)) for _ in range(depth)
-        )
-        self.fails = False
-
-    def forward(self, x):
-        for layer in self.layers:
-            x = x + layer(x)
-        if self.fails:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return x.square().mean()
+from stack import WIDTH, Stack, batch_of
 
 
 def config_of(n_bytes, **fields):
@@ -35,7 +18,7 @@ def config_of(n_bytes, **fields):
 
 
 def batch(dtype=torch.float32):
-    return torch.ones(16, 64, WIDTH, dtype=dtype)
+    return batch_of(16, dtype)
 
 
 def step(model, optimizer, x=None):
@@ -376,10 +359,10 @@ def test_a_step_of_several_modules(caplog):
         train()
     before = plan_of(model)
     assert before.n_recomputed > 0
-    model.decoder.fails = True
+    model.decoder.error = torch.OutOfMemoryError("CUDA out of memory")
     with pytest.raises(torch.OutOfMemoryError):
         train()
-    model.decoder.fails = False
+    model.decoder.error = None
     optimizer.zero_grad()
     with caplog.at_level(logging.INFO, logger="memscale"):
         train()
