@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import copy
 import dataclasses
 import functools
 import itertools
@@ -351,7 +352,10 @@ def made(trace):
 
 def assert_both_ways_give_the_same(model, batch, precision, *, by_name=True):
     args, kwargs = batch
-    tracer = _trace.Tracer(model, Target("cpu", 0, torch.bfloat16 if precision == "bf16" else None))
+    autocast = precision == "bf16"
+    with zoo.plain_or_skip(autocast=autocast), torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        copy.deepcopy(model)(*args, **kwargs)
+    tracer = _trace.Tracer(model, Target("cpu", 0, torch.bfloat16 if autocast else None))
     for recompute in (False, True):
         arguments = (args, kwargs, zoo.loss_of, _optimizers.maker_of((), False))
         static, real = (made(trace(*arguments, recompute=recompute)) for trace in (tracer.static, tracer.empirical))

@@ -7,11 +7,12 @@ of SMALL.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -517,34 +518,51 @@ def empty_profile() -> _core.Profile:
     return _core.profile_from_json(json.dumps(profile))
 
 
-def recompute_plan(model: nn.Module) -> Plan:
-    """A plan that recomputes every layer, even if that saves nothing, as it would be in a file."""
+def plan_of(model: nn.Module, actions: Sequence[str]) -> Plan:
+    """A plan with these actions, by identifiers, in turn, even if they save nothing; as it would be in a file."""
     with torch.random.fork_rng():  # the first call makes a model
         document = json.loads(_some_plan())
     entry = document["units"][0]
     document["peak_unit"] = -1
     document["units"] = [
-        {**entry, "name": name, "param_bytes": param_bytes(module), "action": "recompute"}
-        for name, module in find_units(model).items()
+        {**entry, "name": name, "param_bytes": param_bytes(module), "action": actions[i % len(actions)]}
+        for i, (name, module) in enumerate(find_units(model).items())
     ]
     return Plan.from_json(json.dumps(document))
 
 
-def train_or_skip(model: nn.Module, batch: Batch, *, autocast: bool, **options: Any) -> dict[str, Any]:
-    """Train a plain model, as :func:`train` does. Not every processor has kernels for all of bf16: where torch says
-    that it has none, the test is skipped with torch's words."""
+def recompute_plan(model: nn.Module) -> Plan:
+    """A plan that recomputes every layer."""
+    return plan_of(model, ["recompute"])
+
+
+@contextlib.contextmanager
+def plain_or_skip(*, autocast: bool) -> Iterator[None]:
+    """For what a plain model does. Not every processor has kernels for all of bf16: where torch says that it has none,
+    the test is skipped with torch's words."""
     try:
-        return train(model, batch, autocast=autocast, **options)
+        yield
     except RuntimeError as error:
         if not autocast:
             raise
         pytest.skip(f"torch does not run this here: {error}")
 
 
+def train_or_skip(model: nn.Module, batch: Batch, *, autocast: bool, **options: Any) -> dict[str, Any]:
+    """Train a plain model, as :func:`train` does."""
+    with plain_or_skip(autocast=autocast):
+        return train(model, batch, autocast=autocast, **options)
+
+
+def wrap_with(model: nn.Module, actions: Sequence[str], **config: Any) -> nn.Module:
+    """Wrap with a plan of these actions, which layers get in turn."""
+    settings = memscale.Config(enable_logging=False, **config)
+    return memscale.wrap(model, settings, plan=plan_of(model, actions))
+
+
 def everything_recomputed(model: nn.Module, **config: Any) -> nn.Module:
     """Wrap with a plan that recomputes every layer."""
-    settings = memscale.Config(enable_logging=False, **config)
-    return memscale.wrap(model, settings, plan=recompute_plan(model))
+    return wrap_with(model, ["recompute"], **config)
 
 
 def train(
