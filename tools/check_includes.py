@@ -24,12 +24,15 @@ ALLOWED = {
 }
 # The brain decides in whole numbers: no floating-point types where a decision is made.
 NO_FLOAT = {"profile", "sim", "plan", "policy"}
-# The extension: its two halves share core.h and do not include each other.
+# The extension: its parts share core.h and tensors.h, and do not include each other.
 EXTENSION = {
     "core.h": set(),
-    "module.c": {"core.h", "bind/bind.h", "recompute/recompute.h"},
+    "tensors.h": {"core.h"},
+    "tensors.c": {"tensors.h"},
+    "module.c": {"core.h", "tensors.h", "bind/bind.h", "offload/offloading.h", "recompute/recompute.h"},
     "bind": {"core.h", "bind.h"},
-    "recompute": {"core.h", "recompute.h"},
+    "offload": {"core.h", "tensors.h", "offloading.h"},
+    "recompute": {"core.h", "tensors.h", "recompute.h"},
 }
 PUBLIC = re.compile(r'#include\s+[<"]memscale/')
 QUOTED = re.compile(r'#include\s+"([^"]+)"')

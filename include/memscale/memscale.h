@@ -579,6 +579,10 @@ MS_NODISCARD MS_API ms_status ms_plan_request_init(ms_plan_request *out, const m
  * Cannot fail. Any thread. */
 MS_API int64_t ms_budget_get_cap(int64_t budget_bytes, int64_t own_bytes);
 
+/* How much host memory plans and engines may fill: `limit_bytes`, or if that is negative what is available on `host`
+ * (borrowed; NULL: nothing), less a reserve. Cannot fail. Any thread. */
+MS_API int64_t ms_budget_get_host_limit(int64_t limit_bytes, const ms_hw *host);
+
 typedef struct ms_plan ms_plan; /* immutable: may be read from several threads at once */
 
 typedef struct ms_plan_summary {

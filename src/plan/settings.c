@@ -53,14 +53,21 @@ static int64_t budget_of(const ms_settings *settings, const ms_device *device) {
     return budget > 0 ? budget : 1;
 }
 
-static int64_t host_limit_of(const ms_settings *settings, const ms_hw *host) {
-    int64_t limit = settings->offload_limit_bytes;
-    if (limit >= 0) return limit < MOST_BYTES ? limit : MOST_BYTES;
+static int64_t host_limit_of(int64_t limit_bytes, const ms_hw *host) {
+    if (limit_bytes >= 0) return ms__min(limit_bytes, MOST_BYTES);
     if (host == NULL) return 0;
-    int64_t reserve = host->memory_limit_bytes / RESERVE_PARTS;
-    if (reserve < LEAST_RESERVE_BYTES) reserve = LEAST_RESERVE_BYTES;
+    int64_t reserve = ms__max(host->memory_limit_bytes / RESERVE_PARTS, LEAST_RESERVE_BYTES);
     int64_t left = host->memory_available_bytes - reserve;
     return left > 0 ? round_down(left) : 0;
+}
+
+int64_t ms_budget_get_host_limit(int64_t limit_bytes, const ms_hw *host) {
+    ms_hw machine;
+    if (host != NULL && ms__struct_read(MS__STRUCT(ms_hw), host, &machine) != MS_OK) {
+        ms_error_clear();
+        host = NULL;
+    }
+    return host_limit_of(limit_bytes, host == NULL ? NULL : &machine);
 }
 
 int64_t ms_budget_get_cap(int64_t budget_bytes, int64_t own_bytes) {
@@ -130,7 +137,7 @@ static ms_plan_request request_for(const ms_settings *settings, const ms_device 
     request.margin_bytes = request.budget_bytes / MS__MARGIN_PARTS;
     request.limit_bytes = has_budget ? 0 : ms__min(device->usable_bytes, MOST_BYTES);
     allow(&request, settings, device);
-    if (uses_host(&request)) request.host_limit_bytes = host_limit_of(settings, host);
+    if (uses_host(&request)) request.host_limit_bytes = host_limit_of(settings->offload_limit_bytes, host);
     request.simulation = ms__device_flags(device);
     if (may_grow(settings, device)) request.simulation |= MS_SIMULATE_GROWING;
     if (settings->flags & MS_SETTINGS_GROWN) request.flags |= MS_PLAN_GROWN;

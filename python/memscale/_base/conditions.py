@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from .. import _core
+from . import storages
 from .elsewhere import Elsewhere
 from .generators import NotedGenerator, owned_kind
 
@@ -83,7 +84,19 @@ class _Numpy:
         self.numpy.random.set_state(self.state)
 
 
-_TENSOR_ATTRIBUTES = ("shape", "dtype", "device", "_version", "requires_grad", "is_leaf", "is_nested")
+_TENSOR_ATTRIBUTES = (
+    "shape",
+    "dtype",
+    "device",
+    "_version",
+    "requires_grad",
+    "is_leaf",
+    "is_nested",
+    "layout",
+    "nbytes",
+    "_base",
+    "grad_fn",
+)
 
 
 def _renew_lock() -> None:
@@ -120,6 +133,7 @@ def bind() -> None:
             "note_owned": NotedGenerator,
             "owned_kind": owned_kind,
             "note_elsewhere": Elsewhere,
+            **storages.BINDINGS,
             **{f"get_{name}": inspect.getattr_static(torch.Tensor, name) for name in _TENSOR_ATTRIBUTES},
         }
     )

@@ -1,9 +1,9 @@
-/* core.h - the extension module memscale._core: its state, its errors, and what both of its halves use.
+/* core.h - the extension module memscale._core: its state, its errors, and what all of its parts use.
  *
- * bind/ is a thin layer over memscale.h. recompute/ recomputes layers in backward: it holds Python objects,
- * so it cannot be in the library. The extension uses the limited API of Python 3.10, so one binary serves every later
- * Python. All state lives in the module: no globals. It never links against torch: bind() is given the few callables
- * of torch that it needs.
+ * bind/ is a thin layer over memscale.h. recompute/ recomputes layers in backward, offload/ keeps what they save in
+ * host memory: they hold Python objects, so they cannot be in the library. The extension uses the limited API of
+ * Python 3.10, so one binary serves every later Python. All state lives in the module: no globals. It never links
+ * against torch: bind() is given the few callables of torch that it needs.
  */
 #ifndef MS_CORE_H
 #define MS_CORE_H
@@ -40,7 +40,16 @@
     X(note_numpy)           /* () -> the same for numpy's global generator */                                          \
     X(note_owned)           /* (generator) -> the same for one of theirs that a module owns */                         \
     X(owned_kind)           /* (type) -> what a module owns with such an object, see owned.c */                        \
-    X(note_elsewhere)       /* (modules) -> what they share with others; its undo() -> what changed, or None */
+    X(note_elsewhere)       /* (modules) -> what they share with others; its undo() -> what changed, or None */        \
+    X(strided)              /* torch.strided */                                                                        \
+    X(storage_of)           /* torch.Tensor.untyped_storage */                                                         \
+    X(new_storage)          /* (bytes, device) -> a storage */                                                         \
+    X(view_of)              /* (storage, dtype, shape, stride, offset) -> a tensor on it */                            \
+    X(note_stream)          /* (storage): the current stream uses it, and another one made it */                       \
+    X(raw_stream)           /* (index of a GPU) -> its current stream as a number */                                   \
+    X(cast_node_type)       /* the type of grad_fn of a tensor that is a cast */                                       \
+    X(cast_source)          /* (such a grad_fn, its tensor) -> the parameter that it is a cast of, or None */          \
+    X(cast_to)              /* (parameter, dtype, shape, stride, offset) -> that view of the cast */
 
 /* Attributes of tensors that are read for each of them. bind() is given torch's own descriptor of each, as get_NAME.
  */
@@ -51,7 +60,11 @@
     X(_version)                                                                                                        \
     X(requires_grad)                                                                                                   \
     X(is_leaf)                                                                                                         \
-    X(is_nested)
+    X(is_nested)                                                                                                       \
+    X(layout)                                                                                                          \
+    X(nbytes)                                                                                                          \
+    X(_base)                                                                                                           \
+    X(grad_fn)
 
 /* Tables of a module that forward does not read, or only together with others that hold the same: not compared. */
 #define CORE_UNREAD_TABLES(X)                                                                                          \
@@ -87,7 +100,6 @@
     X(manual_seed)                                                                                                     \
     X(default_generators)                                                                                              \
     X(data_ptr)                                                                                                        \
-    X(nbytes)                                                                                                          \
     X(gauss_next)                                                                                                      \
     X(moved)                                                                                                           \
     X(restore)                                                                                                         \
@@ -101,7 +113,16 @@
     X(undo)                                                                                                            \
     X(dropout)                                                                                                         \
     X(num_layers)                                                                                                      \
-    X(__name__)
+    X(__name__)                                                                                                        \
+    X(name)                                                                                                            \
+    X(plain)                                                                                                           \
+    X(data)                                                                                                            \
+    X(stride)                                                                                                          \
+    X(storage_offset)                                                                                                  \
+    X(is_conj)                                                                                                         \
+    X(is_neg)                                                                                                          \
+    X(_cdata)                                                                                                          \
+    X(bring)
 
 /* A generator whose state is plain memory that can be compared in place, in one or two pieces. */
 typedef struct core_raw {
@@ -130,7 +151,12 @@ typedef struct core_state {
     PyTypeObject *call_type;
     PyTypeObject *randomness_type;
     PyTypeObject *gpu_type;
-    PyObject *unpack;        /* the module's own function */
+    PyTypeObject *offload_engine_type;
+    PyTypeObject *offloaded_tensors_type;
+    PyTypeObject *offloaded_handle_type;
+    PyTypeObject *offloaded_inputs_type;
+    PyObject *unpack; /* the module's own functions */
+    PyObject *unpack_offloaded;
     PyObject *random_lock;   /* see set_random_lock() */
     PyObject *observer;      /* called with each unit that is recomputed, or NULL */
     PyObject *last_switches; /* the tuple that was noted last, shared while nothing changes */
@@ -168,6 +194,10 @@ int core_check_count(const char *name, Py_ssize_t given, Py_ssize_t wanted);
 
 /* Fail with RuntimeError unless bind() has been called. */
 int core_check_bound(const core_state *state);
+
+/* The library's object in a Gpu, which is not closed until core_gpu_release(); NULL with an exception. */
+ms_gpu *core_gpu_hold(core_state *state, PyObject *gpu);
+void core_gpu_release(PyObject *gpu);
 
 /* Save the current exception while clean-up code runs, and restore it. */
 typedef struct core_pending {

@@ -4,7 +4,9 @@
  */
 #include "bind/bind.h"
 #include "core.h"
+#include "offload/offloading.h"
 #include "recompute/recompute.h"
+#include "tensors.h"
 
 #include <string.h>
 
@@ -182,6 +184,8 @@ static PyObject *set_log(PyObject *module, PyObject *callback) {
 }
 
 PyDoc_STRVAR(unpack_doc, "unpack(handle)\n--\n\nThe saved tensor of a handle; recomputes it if need be.");
+PyDoc_STRVAR(unpack_offloaded_doc,
+             "unpack_offloaded(handle)\n--\n\nThe same for a layer whose tensors are on the host.");
 PyDoc_STRVAR(tensors_doc, "tensors_in(obj)\n--\n\nThe tensors in nested tuples, lists, dicts and dataclasses.");
 PyDoc_STRVAR(hw_detect_doc, "hw_detect(root)\n--\n\nThis host as a JSON record; root is put before every path.");
 PyDoc_STRVAR(hw_from_json_doc, "hw_from_json(text)\n--\n\nCheck a host record and return it in canonical form.");
@@ -232,6 +236,7 @@ static PyMethodDef functions[] = {
     {"set_observer", set_observer, METH_O, set_observer_doc},
     {"set_log", set_log, METH_O, set_log_doc},
     {"unpack", core_unpack, METH_O, unpack_doc},
+    {"unpack_offloaded", core_unpack_offloaded, METH_O, unpack_offloaded_doc},
     {"tensors_in", core_tensors_in, METH_O, tensors_doc},
     {"hw_detect", core_hw_detect, METH_O, hw_detect_doc},
     {"hw_from_json", core_hw_from_json, METH_O, hw_from_json_doc},
@@ -256,6 +261,8 @@ static PyMethodDef functions[] = {
     {"next_batch", FAST(core_next_batch), METH_VARARGS | METH_KEYWORDS, next_batch_doc},
     {"next_changes", FAST(core_next_changes), METH_VARARGS | METH_KEYWORDS, next_changes_doc},
     {"budget_for_peak", core_budget_for_peak, METH_O, budget_for_peak_doc},
+    {"host_limit", core_host_limit, METH_O,
+     PyDoc_STR("host_limit(n)\n--\n\nHow much host memory may be filled: n, or if negative what this host has.")},
     {"run_in_children", FAST(core_run_in_children), METH_VARARGS | METH_KEYWORDS, run_in_children_doc},
     {"profile_fit", core_profile_fit, METH_O, profile_fit_doc},
     {NULL, NULL, 0, NULL},
@@ -348,8 +355,12 @@ static int exec_module(PyObject *module) {
         core_add_request(module, state) < 0 || core_add_shape_plans(module, state) < 0 ||
         core_add_gpu(module, state) < 0 || core_add_tables(module, state) < 0)
         return -1;
+    if (core_add_offload_engine(module, state) < 0 || core_add_offloaded(module, state) < 0 ||
+        core_add_offloaded_inputs(module, state) < 0)
+        return -1;
     state->unpack = PyObject_GetAttrString(module, "unpack");
-    return state->unpack == NULL ? -1 : 0;
+    state->unpack_offloaded = PyObject_GetAttrString(module, "unpack_offloaded");
+    return state->unpack == NULL || state->unpack_offloaded == NULL ? -1 : 0;
 }
 
 /* Every other object that the state owns, for traverse and clear. */
@@ -370,7 +381,12 @@ static int exec_module(PyObject *module) {
     X(call_type)                                                                                                       \
     X(randomness_type)                                                                                                 \
     X(gpu_type)                                                                                                        \
+    X(offload_engine_type)                                                                                             \
+    X(offloaded_tensors_type)                                                                                          \
+    X(offloaded_handle_type)                                                                                           \
+    X(offloaded_inputs_type)                                                                                           \
     X(unpack)                                                                                                          \
+    X(unpack_offloaded)                                                                                                \
     X(random_lock)                                                                                                     \
     X(observer)                                                                                                        \
     X(last_switches)                                                                                                   \

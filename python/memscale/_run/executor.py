@@ -11,13 +11,11 @@ from __future__ import annotations
 import functools
 import warnings
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
-from .. import _core
 from .._base.attachment import HANDLE, Attachment
 from .._base.vocabulary import ACTIONS
 from .._hw.memory import main_device
@@ -32,8 +30,10 @@ from ..plans import Plan
 from ..profiles import Profile
 from .device_memory import DeviceMemory
 from .given import check_given
-from .hooks import ForwardBegins, ForwardEnds, StepHook, UseCacheOff, active_hooks, may_hook, refuse_data_parallel
+from .handlers import HANDLERS, Parts
+from .hooks import ForwardBegins, ForwardEnds, StepHook, UseCacheOff, may_hook, refuse_data_parallel
 from .messages import USE_CACHE_IS_OFF, WHAT_TO_DO, Messages, when_planned
+from .offloading import Offloading
 from .recomputation import Unit, is_any_set
 from .torch_state import BackwardOnCallingThread, is_on_one_gpu
 from .trained import Trained
@@ -59,7 +59,7 @@ class Executor:
         self.in_context = False  # inside an optimize() block
         self._attachment = Attachment()
         found = find_flagged_units(model)
-        self._units = [Unit(name, module, param_bytes(module)) for name, module, _ in found]
+        self._units = [Unit(name, module, param_bytes(module), i) for i, (name, module, _) in enumerate(found)]
         self._trained = Trained(model)
         self._device = main_device(model)
         self._backward = BackwardOnCallingThread() if is_on_one_gpu(model) else None
@@ -68,6 +68,7 @@ class Executor:
         self._planner.turn_to(self._trained.kind)
         trained, warn = self._trained.parameters, self._messages.warn
         self._device_memory = DeviceMemory(self._device, config, self._planner, trained, warn)
+        self._offloading = Offloading(self._device, config, self._messages)
         self._step = StepModule(model)
         self._analysing = False  # while a step is analysed, units run as without MemScale
         self._is_idle = False  # nothing is done in this step
@@ -75,6 +76,7 @@ class Executor:
         self._is_given = False  # the plan is the user's
         self._why_watched = why_not_static(model, config)  # "": the step can be analysed without running it
         self._watching = Watching(model, self._units, [flags for *_, flags in found], self._device, config.warmup_steps)
+        self._parts = Parts(self._messages, self._watching, self._offloading, self._exclude)
         self._planned_for: tuple[Sizes, bool] | None = None  # sizes of inputs, and whether gradients were held
         self._failed_for: tuple[Sizes, bool] | None = None  # the same of a step that ran out of memory
         self._step_hook: StepHook | None = None
@@ -158,6 +160,7 @@ class Executor:
             self._step_hook.remove()
             self._step_hook = None
         self._device_memory.release()
+        self._offloading.release()
         if self._backward is not None:
             self._backward.release()
         self._attachment.undo()
@@ -168,9 +171,11 @@ class Executor:
     def _apply(self, plan: Plan) -> None:
         self.plan = plan
         self._device_memory.use(plan)
+        self._offloading.use(plan)
         actions = {entry.name: ACTIONS[entry.action].identifier for entry in plan.entries}
         for unit in self._units:
             unit.handler = HANDLERS[actions[unit.name]] if unit.excluded is None else None
+            unit.put_inputs = None
 
     def _analyse(
         self, called: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_sample: bool = False
@@ -256,6 +261,7 @@ class Executor:
         handler = HANDLERS["recompute"] if self.config.enable_checkpointing else None
         for unit in self._units:
             unit.handler = handler if unit.excluded is None else None
+            unit.put_inputs = None
 
     def _leave_watch(self) -> None:
         """If a watched step has failed, the plan is in force again, if there is one."""
@@ -296,6 +302,7 @@ class Executor:
     def _begin_step(self, module: nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._choose_plan(module, args, kwargs)
         self._device_memory.count_step()
+        self._offloading.look()
         self._is_idle = self.plan is not None and self._watching.is_idle and not self.recomputes()
         if self._backward is not None and (self._watching.is_active or self.recomputes()):
             self._backward.take()
@@ -368,9 +375,9 @@ class Executor:
         if is_plain or self._analysing or not (self.attached and torch.is_grad_enabled() and may_hook()):
             return unit.plain(*args, **kwargs)
         if handler is not None and not watching.is_recording:
-            return handler(self, unit, args, kwargs)
+            return handler(self._parts, unit, args, kwargs)
         with watching.inside(unit):
-            return unit.plain(*args, **kwargs) if handler is None else handler(self, unit, args, kwargs)
+            return unit.plain(*args, **kwargs) if handler is None else handler(self._parts, unit, args, kwargs)
 
     def _see_unit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A unit runs before there is a plan: if no forward of the model has begun, the step is watched from now on."""
@@ -378,30 +385,6 @@ class Executor:
             return
         self._why_watched = self._why_watched or "a training step does not call the forward of the model"
         self._begin_step(None, args, kwargs)
-
-    def recompute(self, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a unit so that it is recomputed in backward."""
-        if active_hooks(True) is not None:
-            self._messages.once(
-                "saved-tensor hooks (checkpointing or offloading) are active around the model; its layers run without "
-                "recomputation"
-            )
-            return unit.plain(*args, **kwargs)
-        result = _core.Call(unit, args, kwargs) if self._watching.is_recording else unit.run(args, kwargs)
-        return self._run_checked(unit, result, args, kwargs) if type(result) is _core.Call else result
-
-    def _run_checked(self, unit: Unit, call: _core.Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a unit for the first time: find out whether it can be recomputed."""
-        if call.opaque is not None:
-            kind = call.opaque.__name__
-            self._messages.once(
-                f"layer '{unit.name}' was called with a {kind}, which MemScale cannot copy; it is not recomputed"
-            )
-            return unit.plain(*args, **kwargs)
-        output, problem, _ = self._watching.run_checked(unit, call, args, kwargs)
-        if problem is not None:
-            self._exclude(unit, *problem)
-        return output
 
     def _exclude(self, unit: Unit, reason: str, is_surprise: bool) -> None:
         unit.excluded, unit.handler = reason, None
@@ -439,11 +422,3 @@ class Executor:
         state = "attached to" if self.attached else "detached from"
         plan = "no plan yet" if self.plan is None else self.plan.describe()
         return f"<memscale executor {state} {type(self.model).__name__}: {plan}>"
-
-
-# How each action runs, by its identifier in the table of C; None: as without MemScale. An action
-# without a handler can be planned, but not run by this version.
-HANDLERS: dict[str, Callable[[Executor, Unit, tuple[Any, ...], dict[str, Any]], Any] | None] = {
-    "keep": None,
-    "recompute": Executor.recompute,
-}

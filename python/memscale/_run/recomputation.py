@@ -27,8 +27,9 @@ def is_any_set(name: str, things: Iterable[Any]) -> bool:
 class Unit(_core.Unit):
     """One unit of a model, and what is done to it."""
 
-    def __init__(self, name: str, module: nn.Module, param_bytes: int) -> None:
+    def __init__(self, name: str, module: nn.Module, param_bytes: int, number: int = 0) -> None:
         super().__init__(name, module, module.forward)
         self.param_bytes = param_bytes
+        self.number = number  # its place among the units of its model
         self.handler: Callable[..., Any] | None = None  # how it runs; None: as without MemScale
         self.excluded: str | None = None  # why it may never be recomputed

@@ -137,6 +137,10 @@ TEST(host_memory) {
     CHECK_EQ_INT(request_for(&settings, &gpu, NULL).host_limit_bytes, 0);
     settings.offload_limit_bytes = 12345;
     CHECK_EQ_INT(request_for(&settings, &gpu, NULL).host_limit_bytes, 12345);
+    CHECK_EQ_INT(ms_budget_get_host_limit(-1, &host), 36 * GIB);
+    CHECK_EQ_INT(ms_budget_get_host_limit(-1, NULL), 0);
+    CHECK_EQ_INT(ms_budget_get_host_limit(12345, &host), 12345);
+    CHECK_EQ_INT(ms_budget_get_host_limit(0, &host), 0);
 }
 
 TEST(settings_that_are_refused) {

@@ -71,6 +71,7 @@ PyObject *core_plan_from_json(PyObject *module, PyObject *text);
 PyObject *core_next_batch(PyObject *module, PyObject *args, PyObject *keywords);
 PyObject *core_next_changes(PyObject *module, PyObject *args, PyObject *keywords);
 PyObject *core_budget_for_peak(PyObject *module, PyObject *object);
+PyObject *core_host_limit(PyObject *module, PyObject *object);
 PyObject *core_profile_from_traces(PyObject *module, PyObject *const *args, Py_ssize_t n);
 PyObject *core_profile_from_watched(PyObject *module, PyObject *const *args, Py_ssize_t n);
 PyObject *core_profile_from_json(PyObject *module, PyObject *text);

@@ -40,6 +40,14 @@ static PyObject *end_call(GpuObject *self, PyObject *result) {
     return result;
 }
 
+ms_gpu *core_gpu_hold(core_state *state, PyObject *gpu) {
+    if (PyObject_TypeCheck(gpu, state->gpu_type)) return begin_call((GpuObject *)gpu);
+    PyErr_SetString(PyExc_TypeError, "gpu must be a Gpu or None");
+    return NULL;
+}
+
+void core_gpu_release(PyObject *gpu) { (void)end_call((GpuObject *)gpu, NULL); }
+
 /* The path in an argument, as bytes in `*owner`, or NULL for None. -1 with an exception. */
 static int read_path(PyObject *object, PyObject **owner, const char **out) {
     *out = NULL;

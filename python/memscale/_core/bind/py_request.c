@@ -317,6 +317,15 @@ PyObject *core_next_changes(PyObject *Py_UNUSED(module), PyObject *args, PyObjec
     return PyLong_FromLongLong(ms_change_search_get_next(&search));
 }
 
+PyObject *core_host_limit(PyObject *module, PyObject *object) {
+    long long limit_bytes = PyLong_AsLongLong(object);
+    if (limit_bytes == -1 && PyErr_Occurred()) return NULL;
+    ms_hw host = {.struct_bytes = sizeof host};
+    ms_status status = limit_bytes < 0 ? ms_hw_detect("", NULL, &host) : MS_OK;
+    if (status != MS_OK) return core_raise(core_get_state(module), status);
+    return PyLong_FromLongLong(ms_budget_get_host_limit(limit_bytes, limit_bytes < 0 ? &host : NULL));
+}
+
 PyObject *core_budget_for_peak(PyObject *Py_UNUSED(module), PyObject *object) {
     long long peak_bytes = PyLong_AsLongLong(object);
     return PyErr_Occurred() != NULL ? NULL : PyLong_FromLongLong(ms_budget_for_peak(peak_bytes));

@@ -420,18 +420,6 @@ int core_call_enter(core_state *state, Call *self) {
 
 /* ---- The first run ---- */
 
-PyObject *core_run_hooked(core_state *state, PyObject *hook, PyObject *function, PyObject *args, PyObject *kwargs) {
-    PyObject *pushed = hook == NULL ? NULL : PyObject_CallFunctionObjArgs(state->push_hooks, hook, state->unpack, NULL);
-    if (pushed == NULL) return NULL;
-    Py_DECREF(pushed);
-    PyObject *result = PyObject_Call(function, args, kwargs);
-    core_pending pending = core_set_aside();
-    int failed = call_void(state->pop_hooks) < 0;
-    core_put_back(pending);
-    if (failed) Py_CLEAR(result);
-    return result;
-}
-
 /* Of a unit that is known to draw, only the GPUs' generators are compared after the forward: of the others, a
  * recomputation puts back those that moved, so noting one too many does no harm. One that did not draw when it
  * was checked has all of them compared, since it may draw now. */
@@ -443,12 +431,23 @@ static PyObject *run_and_note(core_state *state, Call *self, const core_facts *f
     core_randomness_clear(&self->random);
     if (pack != NULL && core_randomness_note(state, &self->random, self->devices, self->state->generators,
                                              facts->draws_outside_torch) == 0)
-        result = core_run_hooked(state, pack, self->unit->plain, args, kwargs);
+        result = core_run_hooked(state, pack, state->unpack, self->unit->plain, args, kwargs);
     if (result != NULL && core_randomness_keep_moved(state, &self->random, facts->draws_random_numbers) < 0)
         Py_CLEAR(result);
     Py_XDECREF(pack);
     Py_XDECREF(saved);
     return result;
+}
+
+int core_call_put_inputs(Call *self) {
+    PyObject *put_inputs = self->unit->put_inputs;
+    if (put_inputs == NULL || put_inputs == Py_None) return 0;
+    Py_INCREF(put_inputs); /* it may be replaced meanwhile */
+    PyObject *old = self->away;
+    self->away = PyObject_CallFunctionObjArgs(put_inputs, self->inputs.own, NULL);
+    Py_DECREF(put_inputs);
+    Py_XDECREF(old);
+    return self->away == NULL ? -1 : 0;
 }
 
 /* `facts` is a copy: the unit's table may move while Python code runs. */
@@ -460,6 +459,7 @@ static PyObject *run_first(core_state *state, Call *self, core_facts facts, PyOb
     PyObject *lock = NULL;
     if (status < 0 || (facts.draws_random_numbers && take_random_lock(state, self, &lock) < 0)) return NULL;
     PyObject *result = run_and_note(state, self, &facts, args, kwargs);
+    if (result != NULL && core_call_put_inputs(self) < 0) Py_CLEAR(result);
     if (lock == NULL) return result;
     core_pending pending = core_set_aside();
     if (release_random_lock(state, lock) < 0) Py_CLEAR(result);
@@ -557,9 +557,11 @@ int core_call_note_save(Call *self, Py_ssize_t index, PyObject *tensor) {
 
 int core_call_recompute(core_state *state, Call *self, PyObject *saved) {
     if (announce(state, self) < 0 || check_unchanged(state, self) < 0) return -1;
+    if (self->away != NULL && call_method_void(self->away, state->str_bring) < 0) return -1;
     if (core_call_enter(state, self) < 0) return -1;
     PyObject *collect = PyObject_GetAttr(saved, state->str_collect);
-    PyObject *result = core_run_hooked(state, collect, self->unit->plain, self->inputs.args, self->inputs.kwargs);
+    PyObject *result =
+        core_run_hooked(state, collect, state->unpack, self->unit->plain, self->inputs.args, self->inputs.kwargs);
     int status = result == NULL ? -1 : 0;
     Py_XDECREF(collect);
     Py_XDECREF(result);

@@ -257,7 +257,7 @@ static PyObject *run_in_new_context(check *c, PyObject *pack) {
     PyObject *run = context == NULL ? NULL : PyObject_GetAttr(context, c->state->str_run);
     PyObject *first = run == NULL ? NULL : PyTuple_Pack(1, c->call->unit->plain);
     PyObject *args = first == NULL ? NULL : PySequence_Concat(first, c->args);
-    PyObject *second = args == NULL ? NULL : core_run_hooked(c->state, pack, run, args, c->kwargs);
+    PyObject *second = args == NULL ? NULL : core_run_hooked(c->state, pack, c->state->unpack, run, args, c->kwargs);
     Py_XDECREF(context);
     Py_XDECREF(run);
     Py_XDECREF(first);
@@ -383,18 +383,18 @@ static int run_kept(check *c) {
     core_randomness_clear(&call->random);
     if (pack != NULL && core_randomness_note(state, &call->random, call->devices, call->state->generators, 1) == 0 &&
         announce(c, FIRST_RUN) == 0)
-        c->output = core_run_hooked(state, pack, call->unit->plain, c->args, c->kwargs);
+        c->output = core_run_hooked(state, pack, state->unpack, call->unit->plain, c->args, c->kwargs);
     Py_XDECREF(pack);
     return c->output == NULL ? -1 : core_randomness_keep_moved(state, &call->random, 0);
 }
 
-/* If nothing is wrong, frees the saved tensors and stores the facts in the unit. */
+/* If nothing is wrong, frees the saved tensors, stores the facts in the unit and lets the inputs go. */
 static int settle(check *c) {
     if (c->problem != NULL) return 0;
     core_saved_release(c->saved);
     int status = core_unit_learn(c->call->unit, &c->facts);
     c->facts = (core_facts){0};
-    return status;
+    return status < 0 ? -1 : core_call_put_inputs(c->call);
 }
 
 /* The unit owns what a second run would move on: it runs once, as without MemScale. */

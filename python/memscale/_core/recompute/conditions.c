@@ -159,19 +159,31 @@ static PyObject *copy_input(snapshot *s, PyObject *object, int depth) {
     return known ? copy_shallow(s, object, depth) : share_opaque(s, object);
 }
 
+/* The aliases that were made, as a new list. */
+static PyObject *list_own(const snapshot *s) {
+    PyObject *own = PyList_New(0);
+    for (Py_ssize_t i = 0; own != NULL && i < PyList_Size(s->tensors); i++) {
+        PyObject *alias = PyList_GetItem(s->aliases, i);
+        if (alias != PyList_GetItem(s->tensors, i) && PyList_Append(own, alias) < 0) Py_CLEAR(own);
+    }
+    return own;
+}
+
 int core_inputs_copy(core_state *state, PyObject *args, PyObject *kwargs, core_inputs *out) {
     snapshot s = {.state = state, .tensors = PyList_New(0), .aliases = PyList_New(0)};
     PyObject *positional = NULL, *keywords = NULL;
     if (s.tensors != NULL && s.aliases != NULL) positional = copy_input(&s, args, 0);
     if (positional != NULL) keywords = kwargs == NULL ? PyDict_New() : copy_input(&s, kwargs, 0);
+    PyObject *own = keywords == NULL ? NULL : list_own(&s);
     Py_XDECREF(s.tensors);
-    if (keywords == NULL) {
+    if (own == NULL) {
         Py_XDECREF(positional);
+        Py_XDECREF(keywords);
         Py_XDECREF(s.aliases);
         Py_XDECREF(s.opaque);
         return -1;
     }
-    *out = (core_inputs){.args = positional, .kwargs = keywords, .tensors = s.aliases, .opaque = s.opaque};
+    *out = (core_inputs){.args = positional, .kwargs = keywords, .tensors = s.aliases, .own = own, .opaque = s.opaque};
     return 0;
 }
 

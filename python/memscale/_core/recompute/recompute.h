@@ -19,49 +19,15 @@
  * The files, in the order in which a saved tensor passes them: call.c (a unit is called), conditions.c and modules.c
  * (what the call depends on; owned.c: what its modules own), saved.c (its tensors are saved, and asked for in
  * backward), call.c (it is recomputed). Besides: unit.c (Unit and Call as Python sees them), check.c (the first run of
- * a unit, which is checked), randomness.c (random generators outside of calls), tensors.c (tensors in containers).
+ * a unit, which is checked), randomness.c (random generators outside of calls).
  */
 #ifndef MS_RECOMPUTE_H
 #define MS_RECOMPUTE_H
 
 #include "core.h"
+#include "tensors.h"
 
 #include <pythread.h>
-
-/* ---- Tensors ---- */
-
-/* Is it a torch tensor? bind() must have been called. */
-int core_is_tensor(const core_state *state, PyObject *object);
-
-/* An attribute of a tensor, one of CORE_TENSOR_ATTRIBUTES: CORE_READ(state, tensor, shape). New reference. Goes
- * straight to torch's descriptor; the usual way looks through the classes of a tensor first, and takes twice as long.
- */
-#define CORE_READ(state, tensor, name) core_read((state), (tensor), (state)->get_##name, (state)->str_##name)
-PyObject *core_read(const core_state *state, PyObject *tensor, PyObject *descriptor, PyObject *name);
-
-/* The truth of such an attribute; -1 with an exception. */
-#define CORE_READ_BOOL(state, tensor, name) core_is_true(CORE_READ(state, tensor, name))
-int core_is_true(PyObject *value); /* steals it; NULL is an exception */
-
-/* The version counter of a tensor, -1 for one that has none (inference tensors), -2 with an exception set. */
-int64_t core_tensor_version(core_state *state, PyObject *tensor);
-
-/* An alias of a tensor that has a history, without it but with requires_grad; NULL, without an exception, for a leaf.
- */
-PyObject *core_without_history(core_state *state, PyObject *tensor);
-
-/* ---- tensors.c: tensors in tuples, lists, dicts and dataclasses ---- */
-
-#define CORE_MAX_DEPTH 32 /* deeper nesting, or a container that holds itself, is passed on as it is */
-
-/* The tensors in an object, as a new list. */
-PyObject *core_find_tensors(core_state *state, PyObject *object);
-
-/* An attribute, or NULL without an exception where there is none. */
-PyObject *core_get_optional(PyObject *object, PyObject *name, int *failed);
-
-/* 1 if instances of this object's type are dataclasses, 0 if not, -1 with an exception. */
-int core_is_dataclass(core_state *state, PyObject *object);
 
 /* ---- modules.c: the state of a unit's modules ---- */
 
@@ -121,6 +87,7 @@ int core_owned_find(core_state *state, ModuleState *self, PyObject *module, PyOb
 typedef struct core_inputs {
     PyObject *args, *kwargs; /* owned: copies */
     PyObject *tensors;       /* owned list: the tensors in them */
+    PyObject *own;           /* owned list: those that are aliases, made for the call */
     PyObject *opaque;        /* owned: the type of the first object that cannot be looked into, or NULL */
 } core_inputs;
 
@@ -186,6 +153,8 @@ typedef struct Unit {
     PyObject *on_backward; /* called before a recomputation, or None */
     PyObject *on_end;      /* called after a recomputation, or None */
     PyObject *on_check;    /* called with 0 before the first run of a check, 1 before the second, 2 after it; or None */
+    PyObject *put_inputs;  /* called with the call's own aliases of its inputs after its forward, or None: they may be
+                              empty until bring() of what it returns is called */
     PyObject *on_save;     /* called for each tensor that autograd saves: see core_call_note_save(); or None */
     core_facts *facts;     /* owned array */
     Py_ssize_t n_facts;
@@ -211,7 +180,8 @@ typedef struct Call {
     int64_t *versions; /* of the inputs, then of what is watched */
     char *grad_flags;  /* of the parameters */
     core_randomness random;
-    int in_place; /* its recomputations leave no trace in the modules */
+    PyObject *away; /* owned: what put_inputs() returned; NULL: nothing */
+    int in_place;   /* its recomputations leave no trace in the modules */
     /* While entered: what leave() undoes. */
     unsigned entered;
     PyObject *random_lock; /* owned: the one that was taken */
@@ -252,12 +222,12 @@ int core_call_keep_buffers(core_state *state, Call *self, PyObject *kept);
 int core_call_inputs_changed(core_state *state, Call *self);
 int core_call_watched_changed(core_state *state, Call *self);
 
+/* After the forward: let the unit's put_inputs() take the inputs. */
+int core_call_put_inputs(Call *self);
+
 /* Put back all that the first run depended on, until leave(), which keeps an exception that is set. */
 int core_call_enter(core_state *state, Call *self);
 int core_call_leave(core_state *state, Call *self);
-
-/* Call a function with the method `hook` of a SavedTensors as hook on saved tensors. */
-PyObject *core_run_hooked(core_state *state, PyObject *hook, PyObject *function, PyObject *args, PyObject *kwargs);
 
 /* Recompute the unit under the conditions of its first run, with the collect() of its saved tensors as hook. -1 with an
  * exception. */
@@ -288,6 +258,5 @@ int core_add_modules(PyObject *module, core_state *state);
 int core_add_randomness(PyObject *module, core_state *state);
 int core_add_unit(PyObject *module, core_state *state);
 PyObject *core_unpack(PyObject *module, PyObject *handle);
-PyObject *core_tensors_in(PyObject *module, PyObject *object);
 
 #endif

@@ -21,7 +21,6 @@
 
 #include <string.h>
 
-#define NO_TASK INT64_MIN
 #define LARGE_MASK (1 << 23)
 #define MAX_DIMS 8 /* of a tensor with more, the first ones are compared */
 
@@ -235,7 +234,7 @@ static int stop_pays(const core_state *state, const slot *s) {
 /* Fill the slots of all handles that are alive. */
 static int recompute(core_state *state, SavedTensors *self, int64_t task) {
     clear_tensors(self);
-    self->task = NO_TASK;
+    self->task = CORE_NO_TASK;
     self->failed = 0;
     self->cursor = 0;
     self->last = self->n_slots - 1;
@@ -286,12 +285,7 @@ static PyObject *take(core_state *state, SavedTensors *self, Py_ssize_t index) {
     if (version == -2) return NULL;
     if (version != s->version) {
         PyObject *shape = shape_of(state, s), *dtype = shape == NULL ? NULL : CORE_READ(state, s->tensor, dtype);
-        if (dtype != NULL)
-            (void)PyErr_Format(
-                PyExc_RuntimeError,
-                "one of the variables needed for gradient computation has been modified by an inplace "
-                "operation: %S %S, saved by layer '%U', is at version %lld; expected version %lld instead.",
-                dtype, shape, self->call->unit->name, (long long)version, (long long)s->version);
+        if (dtype != NULL) (void)core_raise_in_place(dtype, shape, self->call->unit->name, version, s->version);
         Py_XDECREF(shape);
         Py_XDECREF(dtype);
         return NULL;
@@ -304,14 +298,6 @@ static PyObject *take(core_state *state, SavedTensors *self, Py_ssize_t index) {
     return tensor;
 }
 
-static int64_t current_task(core_state *state) {
-    PyObject *value = PyObject_CallNoArgs(state->graph_task_id);
-    if (value == NULL) return NO_TASK;
-    int64_t task = PyLong_AsLongLong(value);
-    Py_DECREF(value);
-    return PyErr_Occurred() ? NO_TASK : task;
-}
-
 PyObject *core_unpack(PyObject *module, PyObject *object) {
     core_state *state = core_get_state(module);
     if (Py_TYPE(object) != state->handle_type) {
@@ -322,8 +308,8 @@ PyObject *core_unpack(PyObject *module, PyObject *object) {
     }
     SavedHandle *handle = (SavedHandle *)object;
     SavedTensors *saved = handle->saved;
-    int64_t task = current_task(state);
-    if (task == NO_TASK) return NULL;
+    int64_t task = core_current_task(state);
+    if (task == CORE_NO_TASK) return NULL;
     /* Does the slot hold a tensor of this backward? A running recomputation, on any thread, belongs to none yet. */
     const slot *s = &saved->slots[handle->index];
     if (s->tensor != NULL && (s->is_parameter || saved->task == task)) return take(state, saved, handle->index);
@@ -367,7 +353,7 @@ PyObject *core_saved_new(core_state *state, Call *call, int keep) {
     PyTypeObject *type = state->saved_type;
     SavedTensors *self = (SavedTensors *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (self == NULL) return NULL;
-    self->task = NO_TASK;
+    self->task = CORE_NO_TASK;
     self->last = -1;
     self->keep = keep;
     self->lock = PyThread_allocate_lock();

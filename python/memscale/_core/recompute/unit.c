@@ -63,6 +63,7 @@ static int unit_traverse(PyObject *object, visitproc visit, void *arg) {
     Py_VISIT(self->on_end);
     Py_VISIT(self->on_check);
     Py_VISIT(self->on_save);
+    Py_VISIT(self->put_inputs);
     Py_VISIT(self->state);
     return 0;
 }
@@ -75,6 +76,7 @@ static int unit_clear(PyObject *object) {
     Py_CLEAR(self->on_end);
     Py_CLEAR(self->on_check);
     Py_CLEAR(self->on_save);
+    Py_CLEAR(self->put_inputs);
     Py_CLEAR(self->state);
     return 0;
 }
@@ -100,6 +102,9 @@ static PyMemberDef unit_members[] = {
     {"on_end", T_OBJECT, offsetof(Unit, on_end), 0, "Called after each recomputation, or None."},
     {"on_check", T_OBJECT, offsetof(Unit, on_check), 0,
      "Called with 0 before the first run of a check, 1 before the second, 2 after it; or None."},
+    {"put_inputs", T_OBJECT, offsetof(Unit, put_inputs), 0,
+     "Called with a list of the call's own aliases of inputs after its forward, or None. What it returns is told "
+     "bring() before the recomputation."},
     {"on_save", T_OBJECT, offsetof(Unit, on_save), 0,
      "Called as on_save(call, index, tensor) for each tensor that autograd saves in forward, and again for the tensor "
      "that takes its place in a recomputation; or None."},
@@ -185,6 +190,8 @@ static int call_traverse(PyObject *object, visitproc visit, void *arg) {
     Py_VISIT(self->inputs.args);
     Py_VISIT(self->inputs.kwargs);
     Py_VISIT(self->inputs.tensors);
+    Py_VISIT(self->inputs.own);
+    Py_VISIT(self->away);
     Py_VISIT(self->state);
     Py_VISIT(self->watched);
     Py_VISIT(self->buffers);
@@ -197,6 +204,8 @@ static int call_clear(PyObject *object) {
     Py_CLEAR(self->inputs.args);
     Py_CLEAR(self->inputs.kwargs);
     Py_CLEAR(self->inputs.tensors);
+    Py_CLEAR(self->inputs.own);
+    Py_CLEAR(self->away);
     Py_CLEAR(self->inputs.opaque);
     Py_CLEAR(self->state);
     Py_CLEAR(self->devices);

@@ -1,7 +1,5 @@
-/* tensors.c - what is asked of tensors, and where they are in nested inputs and outputs: in tuples, lists, dicts and
- * dataclasses.
- */
-#include "recompute.h"
+/* tensors.c - tensors.h */
+#include "tensors.h"
 
 /* ---- One tensor ---- */
 
@@ -105,4 +103,35 @@ PyObject *core_find_tensors(core_state *state, PyObject *object) {
 
 PyObject *core_tensors_in(PyObject *module, PyObject *object) {
     return core_find_tensors(core_get_state(module), object);
+}
+
+/* ---- Saved tensors ---- */
+
+PyObject *core_run_hooked(core_state *state, PyObject *pack, PyObject *unpack, PyObject *function, PyObject *args,
+                          PyObject *kwargs) {
+    PyObject *pushed = pack == NULL ? NULL : PyObject_CallFunctionObjArgs(state->push_hooks, pack, unpack, NULL);
+    if (pushed == NULL) return NULL;
+    Py_DECREF(pushed);
+    PyObject *result = PyObject_Call(function, args, kwargs);
+    core_pending pending = core_set_aside();
+    PyObject *popped = PyObject_CallNoArgs(state->pop_hooks);
+    core_put_back(pending);
+    if (popped == NULL) Py_CLEAR(result);
+    Py_XDECREF(popped);
+    return result;
+}
+
+int64_t core_current_task(core_state *state) {
+    PyObject *value = PyObject_CallNoArgs(state->graph_task_id);
+    if (value == NULL) return CORE_NO_TASK;
+    int64_t task = PyLong_AsLongLong(value);
+    Py_DECREF(value);
+    return PyErr_Occurred() ? CORE_NO_TASK : task;
+}
+
+PyObject *core_raise_in_place(PyObject *dtype, PyObject *shape, PyObject *layer, int64_t now, int64_t then) {
+    return PyErr_Format(PyExc_RuntimeError,
+                        "one of the variables needed for gradient computation has been modified by an inplace "
+                        "operation: %S %S, saved by layer '%U', is at version %lld; expected version %lld instead.",
+                        dtype, shape, layer, (long long)now, (long long)then);
 }

@@ -1,0 +1,374 @@
+/* group.c - the storages of one call: to the host, and back (offloading.h).
+ *
+ * What always holds
+ *   - A storage is dropped only when no copy of it is in flight after what is queued on `stream`.
+ *   - While a backward runs, a storage is held until all tensors that may need it were served, or are gone. Another
+ *     request fetches it again: always right, at worst slower.
+ *   - One thread at a time fetches. The lock is taken without waiting while the GIL is held.
+ */
+#include "offloading.h"
+
+#include <string.h>
+
+int core_group_open(core_group *self, OffloadEngine *engine, PyObject *owner, int waits) {
+    self->lock = PyThread_allocate_lock();
+    if (self->lock == NULL) {
+        (void)PyErr_NoMemory();
+        return -1;
+    }
+    Py_INCREF((PyObject *)engine);
+    self->engine = engine;
+    self->owner = owner;
+    self->waits = waits;
+    self->task = CORE_NO_TASK;
+    return 0;
+}
+
+/* A number that a storage tells of itself. -1 with an exception, which no number is. */
+static int64_t ask(PyObject *storage, PyObject *method) {
+    PyObject *value = PyObject_CallMethodObjArgs(storage, method, NULL);
+    int64_t number = value == NULL ? -1 : PyLong_AsLongLong(value);
+    Py_XDECREF(value);
+    return number;
+}
+
+static int64_t id_of(core_state *state, PyObject *storage) {
+    PyObject *value = PyObject_GetAttr(storage, state->str__cdata);
+    int64_t id = value == NULL ? -1 : PyLong_AsLongLong(value);
+    Py_XDECREF(value);
+    return id;
+}
+
+Py_ssize_t core_group_add(core_state *state, core_group *self, PyObject *storage) {
+    int64_t id = id_of(state, storage);
+    if (id == -1 && PyErr_Occurred()) return -1;
+    for (Py_ssize_t i = self->n_pieces; i-- > 0;)
+        if (self->pieces[i].id == id) return i; /* it is held, so no other one has its address */
+    if (self->n_pieces == self->capacity) {
+        Py_ssize_t capacity = self->capacity == 0 ? 16 : self->capacity * 2;
+        core_piece *grown = PyMem_Realloc(self->pieces, (size_t)capacity * sizeof *grown);
+        if (grown == NULL) {
+            (void)PyErr_NoMemory();
+            return -1;
+        }
+        self->pieces = grown;
+        self->capacity = capacity;
+    }
+    int64_t n_bytes = ask(storage, state->str_nbytes);
+    if (n_bytes < 0) return -1;
+    Py_INCREF(storage);
+    self->pieces[self->n_pieces] = (core_piece){.storage = storage, .id = id, .n_bytes = n_bytes, .low = n_bytes};
+    return self->n_pieces++;
+}
+
+/* ---- Views ---- */
+
+int core_view_read(core_state *state, PyObject *tensor, core_view *out) {
+    PyObject *offset = PyObject_CallMethodObjArgs(tensor, state->str_storage_offset, NULL);
+    out->offset = offset == NULL ? -1 : PyLong_AsLongLong(offset);
+    Py_XDECREF(offset);
+    if (out->offset == -1 && PyErr_Occurred()) return -1;
+    out->dtype = CORE_READ(state, tensor, dtype);
+    out->shape = CORE_READ(state, tensor, shape);
+    out->stride = PyObject_CallMethodObjArgs(tensor, state->str_stride, NULL);
+    return out->dtype == NULL || out->shape == NULL || out->stride == NULL ? -1 : 0;
+}
+
+void core_view_clear(core_view *self) {
+    Py_CLEAR(self->dtype);
+    Py_CLEAR(self->shape);
+    Py_CLEAR(self->stride);
+}
+
+PyObject *core_view_call(PyObject *function, PyObject *what, const core_view *view) {
+    PyObject *offset = PyLong_FromLongLong(view->offset);
+    if (offset == NULL) return NULL;
+    PyObject *result =
+        PyObject_CallFunctionObjArgs(function, what, view->dtype, view->shape, view->stride, offset, NULL);
+    Py_DECREF(offset);
+    return result;
+}
+
+/* The part of its storage that a tensor uses. */
+static int add_span(core_state *state, PyObject *tensor, const core_view *view, core_piece *piece) {
+    int64_t n_bytes = ask(tensor, state->str_element_size), last = view->offset;
+    for (Py_ssize_t i = 0; i < PyTuple_Size(view->shape); i++)
+        last += (PyLong_AsLongLong(PyTuple_GetItem(view->shape, i)) - 1) *
+                PyLong_AsLongLong(PyTuple_GetItem(view->stride, i));
+    if (PyErr_Occurred()) return -1;
+    piece->low = view->offset * n_bytes < piece->low ? view->offset * n_bytes : piece->low;
+    piece->high = (last + 1) * n_bytes > piece->high ? (last + 1) * n_bytes : piece->high;
+    return 0;
+}
+
+int core_group_empty(core_state *state, core_group *self, Py_ssize_t index, PyObject *alias, core_view *out) {
+    if (core_view_read(state, alias, out) < 0 || add_span(state, alias, out, &self->pieces[index]) < 0) return -1;
+    if (PyObject_SetAttr(alias, state->str_data, self->engine->nothing) < 0) return -1;
+    self->pieces[index].n_users++;
+    return 0;
+}
+
+/* ---- Letting go ---- */
+
+static void drop(core_piece *piece) {
+    if (!piece->stays) Py_CLEAR(piece->storage);
+}
+
+/* Nothing is in flight any more, for `stream`. In a forked child there never was. */
+static void settle(core_group *self) {
+    if (self->state != GROUP_LEAVING && self->state != GROUP_COMING) return;
+    if (ms_offload_settle(self->core, self->stream) != MS_OK) ms_error_clear();
+    self->state = GROUP_HERE;
+}
+
+/* The engine says that their device memory is free. */
+static void let_go(core_group *self) {
+    if (self->state != GROUP_LEAVING) return;
+    PyObject *owner = self->owner;
+    Py_INCREF(owner);
+    self->state = GROUP_AWAY;
+    for (Py_ssize_t i = 0; i < self->n_pieces; i++) drop(&self->pieces[i]);
+    Py_DECREF(owner);
+}
+
+void core_group_served(core_group *self, Py_ssize_t index) {
+    core_piece *piece = &self->pieces[index];
+    if (--piece->n_left == 0 && self->state == GROUP_HERE) drop(piece);
+}
+
+void core_group_gone(core_group *self, Py_ssize_t index, int was_served) {
+    core_piece *piece = &self->pieces[index];
+    piece->n_users--;
+    if (!was_served) piece->n_left--;
+    int is_in_flight = !piece->stays && (self->state == GROUP_LEAVING || self->state == GROUP_COMING);
+    if (piece->n_users == 0 && !is_in_flight) Py_CLEAR(piece->storage); /* else once the copies are done */
+}
+
+int core_group_visit(const core_group *self, visitproc visit, void *arg) {
+    Py_VISIT((PyObject *)self->engine);
+    for (Py_ssize_t i = 0; i < self->n_pieces; i++) Py_VISIT(self->pieces[i].storage);
+    return 0;
+}
+
+/* The engine forgets the group before anything of it goes. */
+void core_group_clear(core_group *self) {
+    settle(self);
+    ms_offload_free(self->core);
+    self->core = NULL;
+    Py_ssize_t n = self->n_pieces;
+    self->n_pieces = 0;
+    for (Py_ssize_t i = 0; i < n; i++) Py_CLEAR(self->pieces[i].storage);
+    PyMem_Free(self->pieces);
+    self->pieces = NULL;
+    if (self->lock != NULL) PyThread_free_lock(self->lock);
+    self->lock = NULL;
+    Py_CLEAR(self->engine);
+}
+
+/* ---- To the host ---- */
+
+/* A piece of which little is used belongs to something larger, which others hold as well. */
+static int is_worth_it(const core_piece *piece) {
+    return !piece->stays && piece->n_users > 0 && piece->high - piece->low >= piece->n_bytes / 2;
+}
+
+/* The pieces that are copied; all others stay. -1 with an exception. */
+static Py_ssize_t list_pieces(core_state *state, core_group *self, ms_offload_piece *out) {
+    Py_ssize_t n = 0;
+    for (Py_ssize_t i = 0; i < self->n_pieces; i++) {
+        core_piece *piece = &self->pieces[i];
+        piece->stays = !is_worth_it(piece);
+        int64_t address = piece->stays ? 0 : ask(piece->storage, state->str_data_ptr);
+        if (address == -1 && PyErr_Occurred()) return -1;
+        out[i] = (ms_offload_piece){.address = (uint64_t)address, .n_bytes = piece->stays ? 0 : piece->n_bytes};
+        n += !piece->stays;
+    }
+    return n;
+}
+
+/* Let go of groups whose copies are done, or are waited for. */
+static int release_others(core_state *state, OffloadEngine *engine, uint64_t stream) {
+    for (;;) {
+        void *user = NULL;
+        ms_status status = ms_offload_release(engine->core, stream, &user);
+        if (status != MS_OK) {
+            (void)core_raise(state, status);
+            return -1;
+        }
+        if (user == NULL) return 0;
+        let_go(user);
+    }
+}
+
+/* Taking host memory may take long: without the GIL. Another thread may let go of the group before this returns. */
+static ms_status put(core_group *self, const ms_offload_piece *pieces, int64_t key) {
+    ms_offload *core = self->engine->core;
+    ms_offload_group *made = NULL;
+    ms_status status;
+    uint64_t stream = self->stream;
+    int64_t n_pieces = (int64_t)self->n_pieces;
+    self->state = GROUP_LEAVING;
+    Py_BEGIN_ALLOW_THREADS
+    status = ms_offload_put(core, key, pieces, n_pieces, stream, self, &made);
+    Py_END_ALLOW_THREADS
+    self->core = made;
+    if (status != MS_OK) self->state = GROUP_OPEN;
+    return status;
+}
+
+static void keep_all(core_group *self) {
+    for (Py_ssize_t i = 0; i < self->n_pieces; i++) self->pieces[i].stays = 1;
+}
+
+int core_group_put(core_state *state, core_group *self, int64_t key) {
+    ms_offload_piece *pieces = PyMem_Calloc((size_t)self->n_pieces + 1, sizeof *pieces);
+    if (pieces == NULL) {
+        (void)PyErr_NoMemory();
+        return -1;
+    }
+    Py_ssize_t n = list_pieces(state, self, pieces);
+    int failed = n < 0 || (n > 0 && core_offload_stream(state, self->engine, &self->stream) < 0);
+    ms_status status = failed || n == 0 ? MS_OK : put(self, pieces, key);
+    PyMem_Free(pieces);
+    if (failed) return -1;
+    if (status == MS_E_NO_MEMORY) { /* the engine counts it */
+        ms_error_clear();
+        keep_all(self);
+        return 0;
+    }
+    if (status != MS_OK) {
+        (void)core_raise(state, status);
+        return -1;
+    }
+    if (self->state == GROUP_LEAVING && self->waits) {
+        settle(self);
+        for (Py_ssize_t i = 0; i < self->n_pieces; i++) drop(&self->pieces[i]);
+    }
+    return n == 0 ? 0 : release_others(state, self->engine, self->stream);
+}
+
+/* ---- Back ---- */
+
+static int lock_group(core_group *self, int waits) {
+    if (PyThread_acquire_lock(self->lock, NOWAIT_LOCK)) return 1;
+    if (!waits) return 0;
+    Py_BEGIN_ALLOW_THREADS
+    PyThread_acquire_lock(self->lock, WAIT_LOCK);
+    Py_END_ALLOW_THREADS
+    return 1;
+}
+
+/* A piece that has to be fetched: all that may be asked for, or that one. */
+static int is_wanted(const core_group *self, Py_ssize_t i, Py_ssize_t only) {
+    const core_piece *piece = &self->pieces[i];
+    return piece->storage == NULL && piece->n_users > 0 && (only < 0 || i == only);
+}
+
+/* Memory for the pieces that are wanted; their addresses, 0 for the others. */
+static int make_room(core_state *state, core_group *self, Py_ssize_t only, PyObject **made, uint64_t *addresses) {
+    for (Py_ssize_t i = 0; i < self->n_pieces; i++) {
+        if (!is_wanted(self, i, only)) continue;
+        PyObject *size = PyLong_FromLongLong(self->pieces[i].n_bytes);
+        if (size == NULL) return -1;
+        made[i] = PyObject_CallFunctionObjArgs(state->new_storage, size, self->engine->device, NULL);
+        Py_DECREF(size);
+        int64_t address = made[i] == NULL ? -1 : ask(made[i], state->str_data_ptr);
+        if (address == -1 && PyErr_Occurred()) return -1;
+        addresses[i] = (uint64_t)address;
+    }
+    return 0;
+}
+
+/* The lock is held. */
+static int fetch(core_state *state, core_group *self, Py_ssize_t only, uint64_t stream) {
+    size_t n = (size_t)self->n_pieces;
+    PyObject **made = PyMem_Calloc(n, sizeof *made);
+    uint64_t *addresses = PyMem_Calloc(n, sizeof *addresses);
+    int status = made == NULL || addresses == NULL ? -1 : make_room(state, self, only, made, addresses);
+    if (made == NULL || addresses == NULL) (void)PyErr_NoMemory();
+    ms_status code = status == 0 ? ms_offload_fetch(self->core, addresses, stream) : MS_OK;
+    if (code != MS_OK) {
+        (void)core_raise(state, code);
+        status = -1;
+    }
+    if (status == 0) {
+        self->state = GROUP_COMING;
+        self->stream = stream;
+    }
+    for (size_t i = 0; made != NULL && i < n; i++) {
+        if (status == 0 && made[i] != NULL)
+            self->pieces[i].storage = made[i];
+        else
+            Py_XDECREF(made[i]);
+    }
+    PyMem_Free(made);
+    PyMem_Free(addresses);
+    return status;
+}
+
+/* Fetch what is needed next, if there is memory for it. Only where this stream will use it, too. */
+static void fetch_ahead(core_state *state, core_group *self, uint64_t stream) {
+    for (int64_t n = 1; n <= self->engine->n_ahead && !self->waits; n++) {
+        core_group *next = ms_offload_next(self->core, n);
+        if (next == NULL) continue;
+        PyObject *owner = next->owner;
+        Py_INCREF(owner);
+        if (next->state == GROUP_AWAY && !next->waits && next->stream == stream && lock_group(next, 0)) {
+            if (next->state == GROUP_AWAY && fetch(state, next, -1, stream) < 0) PyErr_Clear();
+            PyThread_release_lock(next->lock);
+        }
+        Py_DECREF(owner);
+    }
+}
+
+/* The storages were made for another stream: torch must not give their memory away before this one is done. */
+static int note_stream(core_state *state, const core_group *self, uint64_t stream) {
+    for (Py_ssize_t i = 0; self->stream != stream && i < self->n_pieces; i++) {
+        if (self->pieces[i].storage == NULL) continue;
+        PyObject *done = PyObject_CallFunctionObjArgs(state->note_stream, self->pieces[i].storage, NULL);
+        Py_XDECREF(done);
+        if (done == NULL) return -1;
+    }
+    return 0;
+}
+
+/* Let `stream` wait for the copies; the first request of a backward tells the engine where backward is. */
+static int wait_for(core_state *state, core_group *self, uint64_t stream, int is_first) {
+    ms_status status = is_first ? ms_offload_use(self->core, stream) : ms_offload_settle(self->core, stream);
+    if (status != MS_OK) {
+        (void)core_raise(state, status);
+        return -1;
+    }
+    self->state = GROUP_HERE;
+    if (note_stream(state, self, stream) < 0) return -1;
+    self->stream = stream;
+    return 0;
+}
+
+/* The lock is held. */
+static int bring(core_state *state, core_group *self, Py_ssize_t index, int64_t task, uint64_t stream) {
+    int is_first = self->task != task;
+    int is_away = self->state == GROUP_AWAY || (self->state == GROUP_HERE && self->pieces[index].storage == NULL);
+    if (is_away && fetch(state, self, is_first ? -1 : index, stream) < 0) return -1;
+    int has_to_wait = is_first || self->state != GROUP_HERE || self->stream != stream;
+    if (has_to_wait && wait_for(state, self, stream, is_first) < 0) return -1;
+    if (!is_first) return 0;
+    self->task = task;
+    for (Py_ssize_t i = 0; i < self->n_pieces; i++) {
+        self->pieces[i].n_left = self->pieces[i].n_users;
+        if (self->pieces[i].n_users == 0) drop(&self->pieces[i]);
+    }
+    fetch_ahead(state, self, stream);
+    return 0;
+}
+
+PyObject *core_group_need(core_state *state, core_group *self, Py_ssize_t index, int64_t task) {
+    uint64_t stream = 0;
+    if (self->core == NULL || self->pieces[index].stays) return self->pieces[index].storage;
+    if (core_offload_stream(state, self->engine, &stream) < 0) return NULL;
+    (void)lock_group(self, 1);
+    int is_there = self->task == task && self->state == GROUP_HERE && self->stream == stream;
+    int status = is_there && self->pieces[index].storage != NULL ? 0 : bring(state, self, index, task, stream);
+    PyThread_release_lock(self->lock);
+    return status < 0 ? NULL : self->pieces[index].storage;
+}

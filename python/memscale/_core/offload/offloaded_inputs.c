@@ -1,0 +1,142 @@
+/* offloaded_inputs.c - the inputs of a unit that is recomputed, on the host until then.
+ *
+ * A recomputation starts from aliases of the inputs, which are its own (recompute/call.c). Their storages go to the
+ * host, and they become empty; they keep their version counters, so a change in place is still noticed. bring() gives
+ * them their storages back, for good: what the recomputation saves may be the aliases themselves.
+ */
+#include "offloading.h"
+
+typedef struct input {
+    PyObject *tensor; /* owned */
+    core_view view;
+    Py_ssize_t piece;
+} input;
+
+typedef struct OffloadedInputs {
+    PyObject_HEAD
+    input *items; /* those that are empty */
+    Py_ssize_t n_items;
+    core_group group;
+} OffloadedInputs;
+
+static void forget(input *item) {
+    Py_CLEAR(item->tensor);
+    core_view_clear(&item->view);
+}
+
+/* Empty a tensor if that is worth a copy. */
+static int put_away(core_state *state, OffloadedInputs *self, PyObject *tensor) {
+    core_group *group = &self->group;
+    int is_worth_it = core_offload_takes(state, group->engine, tensor);
+    if (is_worth_it <= 0) return is_worth_it;
+    PyObject *storage = PyObject_CallFunctionObjArgs(state->storage_of, tensor, NULL);
+    Py_ssize_t piece = storage == NULL ? -1 : core_group_add(state, group, storage);
+    Py_XDECREF(storage);
+    input *item = &self->items[self->n_items];
+    if (piece < 0 || core_group_empty(state, group, piece, tensor, &item->view) < 0) {
+        core_view_clear(&item->view);
+        return -1;
+    }
+    Py_INCREF(tensor);
+    item->tensor = tensor;
+    item->piece = piece;
+    self->n_items++;
+    return 0;
+}
+
+static int fill(core_state *state, OffloadedInputs *self, const input *item, int64_t task) {
+    PyObject *storage = core_group_need(state, &self->group, item->piece, task);
+    if (storage == NULL) return -1;
+    Py_INCREF(storage);
+    PyObject *whole = core_view_call(state->view_of, storage, &item->view);
+    Py_DECREF(storage);
+    int status = whole == NULL ? -1 : PyObject_SetAttr(item->tensor, state->str_data, whole);
+    Py_XDECREF(whole);
+    return status;
+}
+
+/* All of them, or those that are left after a failure. */
+static int bring(core_state *state, OffloadedInputs *self) {
+    int64_t task = core_current_task(state);
+    if (task == CORE_NO_TASK && PyErr_Occurred()) return -1;
+    while (self->n_items > 0) {
+        input *last = &self->items[self->n_items - 1];
+        if (fill(state, self, last, task) < 0) return -1;
+        self->n_items--;
+        core_group_gone(&self->group, last->piece, 0);
+        forget(last);
+    }
+    return 0;
+}
+
+PyDoc_STRVAR(bring_doc, "bring($self, /)\n--\n\nGive the tensors their storages back. Does nothing a second time.");
+
+static PyObject *inputs_bring(PyObject *object, PyObject *Py_UNUSED(unused)) {
+    if (bring(core_state_of_type(Py_TYPE(object)), (OffloadedInputs *)object) < 0) return NULL;
+    Py_RETURN_NONE;
+}
+
+PyObject *core_offload_inputs(core_state *state, OffloadEngine *engine, PyObject *tensors, int64_t key, int waits) {
+    PyTypeObject *type = state->offloaded_inputs_type;
+    OffloadedInputs *self = (OffloadedInputs *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    if (self == NULL) return NULL;
+    Py_ssize_t n = PyList_Size(tensors);
+    int status = core_group_open(&self->group, engine, (PyObject *)self, waits);
+    self->items = PyMem_Calloc((size_t)n + 1, sizeof *self->items);
+    if (status == 0 && self->items == NULL) {
+        (void)PyErr_NoMemory();
+        status = -1;
+    }
+    for (Py_ssize_t i = 0; status == 0 && self->items != NULL && i < n; i++)
+        status = put_away(state, self, PyList_GetItem(tensors, i));
+    if (status == 0) status = core_group_put(state, &self->group, key);
+    if (status == 0) return (PyObject *)self;
+    core_pending pending = core_set_aside();
+    (void)bring(state, self); /* they are somebody's */
+    core_put_back(pending);
+    Py_DECREF((PyObject *)self);
+    return NULL;
+}
+
+static int inputs_traverse(PyObject *object, visitproc visit, void *arg) {
+    OffloadedInputs *self = (OffloadedInputs *)object;
+    Py_VISIT(Py_TYPE(object));
+    for (Py_ssize_t i = 0; i < self->n_items; i++) Py_VISIT(self->items[i].tensor);
+    return core_group_visit(&self->group, visit, arg);
+}
+
+static void inputs_dealloc(PyObject *object) {
+    PyTypeObject *type = Py_TYPE(object);
+    OffloadedInputs *self = (OffloadedInputs *)object;
+    PyObject_GC_UnTrack(object);
+    core_group_clear(&self->group);
+    for (Py_ssize_t i = 0; i < self->n_items; i++) forget(&self->items[i]);
+    PyMem_Free(self->items);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
+    Py_DECREF(type);
+}
+
+static PyMethodDef methods[] = {
+    {"bring", inputs_bring, METH_NOARGS, bring_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, (void *)"The inputs of one call of a unit, in host memory until it is recomputed."},
+    {Py_tp_dealloc, inputs_dealloc},
+    {Py_tp_traverse, inputs_traverse},
+    {Py_tp_methods, methods},
+    {0, NULL},
+};
+
+static PyType_Spec spec = {
+    .name = "memscale._core.OffloadedInputs",
+    .basicsize = sizeof(OffloadedInputs),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = slots,
+};
+
+int core_add_offloaded_inputs(PyObject *module, core_state *state) {
+    state->offloaded_inputs_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &spec, NULL);
+    return state->offloaded_inputs_type == NULL ? -1 : PyModule_AddType(module, state->offloaded_inputs_type);
+}

@@ -1,0 +1,131 @@
+/* offloading.h - what layers save for backward, in host memory meanwhile: what the files of this folder share.
+ *
+ * Who owns what. As in recompute/, everything that one call of a unit keeps hangs on the autograd graph:
+ *
+ *     autograd graph
+ *        |  one handle for each tensor that the unit saved
+ *        v
+ *     OffloadedHandle -----> OffloadedTensors -----> core_group -----> OffloadEngine -----> ms_offload, Gpu
+ *                                 |                     |
+ *                                 |                     +--> storages, while they are on the device
+ *                                 +--> tensors that stay; of others their geometry and their version counter
+ *
+ * The engine knows its groups by pointers that it does not own; a group leaves it before it is freed. All of that
+ * happens with the GIL held, which is the one lock that ms_offload_release and ms_offload_next ask for.
+ *
+ * The files: offload_engine.c (the object OffloadEngine), group.c (storages on their way), offloaded.c (the tensors
+ * that a unit saves), offloaded_inputs.c (the inputs of a unit that is recomputed).
+ */
+#ifndef MS_OFFLOADING_H
+#define MS_OFFLOADING_H
+
+#include "core.h"
+#include "tensors.h"
+
+#include <pythread.h>
+
+typedef struct OffloadEngine {
+    PyObject_HEAD
+    ms_offload *core;    /* owned */
+    PyObject *gpu;       /* owned, and kept from closing; NULL: the device is the host */
+    PyObject *device;    /* owned torch.device: whose tensors it takes */
+    PyObject *nothing;   /* owned: a tensor there without elements */
+    Py_ssize_t index;    /* of the GPU, as torch counts them; -1 for the host */
+    int64_t n_ahead;     /* groups that are fetched before they are needed */
+    int64_t least_bytes; /* smaller tensors stay: a copy of its own costs more than it frees */
+} OffloadEngine;
+
+/* The stream that the calling thread uses, as ms_offload takes it. -1 with an exception. */
+int core_offload_stream(core_state *state, const OffloadEngine *engine, uint64_t *out);
+
+/* Does it take this tensor? A dense one of torch's own, on its device, that is large enough. -1 with an exception. */
+int core_offload_takes(core_state *state, const OffloadEngine *engine, PyObject *tensor);
+
+/* ---- group.c: storages of one call ---- */
+
+enum core_group_state {
+    GROUP_OPEN,    /* its storages are being collected, or all of them stay */
+    GROUP_LEAVING, /* copies to the host may be in flight; the storages are still there */
+    GROUP_AWAY,    /* on the host alone */
+    GROUP_COMING,  /* copies to the device may be in flight */
+    GROUP_HERE     /* nothing is in flight; a storage that is missing can be fetched again */
+};
+
+typedef struct core_piece {
+    PyObject *storage; /* owned; NULL while it is on the host alone */
+    int64_t id;        /* of the storage that was added: unique while that lives */
+    int64_t n_bytes;
+    int64_t low, high;  /* the part of it that is used */
+    Py_ssize_t n_users; /* tensors of it that may still be asked for */
+    Py_ssize_t n_left;  /* of them, those that this backward has not asked for */
+    int stays;          /* on the device: it is not copied */
+} core_piece;
+
+typedef struct core_group {
+    OffloadEngine *engine; /* owned */
+    PyObject *owner;       /* borrowed: the object that the group is part of */
+    ms_offload_group *core;
+    core_piece *pieces;
+    Py_ssize_t n_pieces, capacity;
+    int state;       /* enum core_group_state */
+    int waits;       /* copies are not overlapped with anything */
+    uint64_t stream; /* the last one that used the storages */
+    int64_t task;    /* the backward that asked last */
+    PyThread_type_lock lock;
+} core_group;
+
+/* What a tensor looks like on its storage. */
+typedef struct core_view {
+    PyObject *dtype, *shape, *stride; /* owned; NULL: nothing was read */
+    int64_t offset;
+} core_view;
+
+int core_view_read(core_state *state, PyObject *tensor, core_view *out);
+void core_view_clear(core_view *self);
+
+/* Call function(what, dtype, shape, stride, offset). */
+PyObject *core_view_call(PyObject *function, PyObject *what, const core_view *view);
+
+int core_group_open(core_group *self, OffloadEngine *engine, PyObject *owner, int waits);
+
+/* The index of a storage, which is added if it is new; -1 with an exception. */
+Py_ssize_t core_group_add(core_state *state, core_group *self, PyObject *storage);
+
+/* Take a tensor away: its storage, which is a piece, gets a user, and the alias, with which nobody else computes,
+ * becomes empty. */
+int core_group_empty(core_state *state, core_group *self, Py_ssize_t index, PyObject *alias, core_view *out);
+
+/* Copy the pieces that do not stay to the host, and let go of what others have copied. -1 with an exception. */
+int core_group_put(core_state *state, core_group *self, int64_t key);
+
+/* The storage of a piece, which is there after what is queued on the current stream: borrowed; NULL with an exception.
+ */
+PyObject *core_group_need(core_state *state, core_group *self, Py_ssize_t index, int64_t task);
+
+/* A user of the piece has asked for it in this backward (served), or will not ask any more (gone). */
+void core_group_served(core_group *self, Py_ssize_t index);
+void core_group_gone(core_group *self, Py_ssize_t index, int was_served);
+
+int core_group_visit(const core_group *self, visitproc visit, void *arg);
+void core_group_clear(core_group *self);
+
+/* ---- offloaded.c ---- */
+
+/* Run a unit's forward, with what it saves copied to the host; `key` as in ms_offload_put(). */
+PyObject *core_offload_run(core_state *state, OffloadEngine *engine, PyObject *unit, PyObject *args, PyObject *kwargs,
+                           int64_t key, int waits);
+
+/* ---- offloaded_inputs.c ---- */
+
+/* Put the tensors of a list away, aliases that only a recomputation will use; a new object whose bring() puts them
+ * back. `key` as in ms_offload_put(). */
+PyObject *core_offload_inputs(core_state *state, OffloadEngine *engine, PyObject *tensors, int64_t key, int waits);
+
+/* ---- For module.c ---- */
+
+int core_add_offload_engine(PyObject *module, core_state *state);
+int core_add_offloaded(PyObject *module, core_state *state);
+int core_add_offloaded_inputs(PyObject *module, core_state *state);
+PyObject *core_unpack_offloaded(PyObject *module, PyObject *handle);
+
+#endif

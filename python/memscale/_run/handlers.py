@@ -1,0 +1,86 @@
+"""How each action runs a layer's forward."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from .. import _core
+from .hooks import active_hooks
+from .messages import Messages
+from .offloading import Offloading
+from .recomputation import Unit
+from .watching import Watching
+
+
+class Parts(NamedTuple):
+    """What handlers need of an executor."""
+
+    messages: Messages
+    watching: Watching
+    offloading: Offloading
+    exclude: Callable[[Unit, str, bool], None]  # a layer that cannot be recomputed, why, and whether that is a surprise
+
+
+Handler = Callable[[Parts, Unit, tuple[Any, ...], dict[str, Any]], Any]
+
+
+def _is_inside_hooks(parts: Parts) -> bool:
+    """Are saved tensors somebody else's business here?"""
+    if active_hooks(True) is None:
+        return False
+    parts.messages.once(
+        "saved-tensor hooks (checkpointing or offloading) are active around the model; its layers run as without "
+        "MemScale"
+    )
+    return True
+
+
+def _recompute(parts: Parts, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """It is recomputed in backward."""
+    if _is_inside_hooks(parts):
+        return unit.plain(*args, **kwargs)
+    result = _core.Call(unit, args, kwargs) if parts.watching.is_recording else unit.run(args, kwargs)
+    return _check(parts, unit, result, args, kwargs) if type(result) is _core.Call else result
+
+
+def _check(parts: Parts, unit: Unit, call: _core.Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """It runs for the first time: find out whether it can be recomputed."""
+    if call.opaque is not None:
+        kind = call.opaque.__name__
+        parts.messages.once(
+            f"layer '{unit.name}' was called with a {kind}, which MemScale cannot copy; it is not recomputed"
+        )
+        return unit.plain(*args, **kwargs)
+    output, problem, _ = parts.watching.run_checked(unit, call, args, kwargs)
+    if problem is not None:
+        parts.exclude(unit, *problem)
+    return output
+
+
+def _recompute_offload(
+    parts: Parts, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any], *, waits: bool = False
+) -> Any:
+    """It is recomputed in backward, from inputs that are in host memory meanwhile."""
+    parts.offloading.take_inputs(unit, waits=waits)
+    return _recompute(parts, unit, args, kwargs)
+
+
+def _offload(parts: Parts, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any], *, waits: bool = False) -> Any:
+    """What it saves for backward is in host memory meanwhile."""
+    if _is_inside_hooks(parts):
+        return unit.plain(*args, **kwargs)
+    return parts.offloading.run(unit, args, kwargs, waits=waits)
+
+
+# By the identifier in the table of C; None: as without MemScale. An action without a handler can be planned, but not
+# run by this version.
+HANDLERS: dict[str, Handler | None] = {
+    "keep": None,
+    "recompute": _recompute,
+    "offload": _offload,
+    "offload_blocking": functools.partial(_offload, waits=True),
+    "recompute_offload": _recompute_offload,
+    "recompute_offload_blocking": functools.partial(_recompute_offload, waits=True),
+}

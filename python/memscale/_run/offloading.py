@@ -1,0 +1,96 @@
+"""Saved tensors in host memory: the offload engine of one wrapped model's device.
+
+The work is done in C: the copies by the library's engine (``src/offload``), the hooks on saved tensors by the extension
+(``_core/offload``). Here the engine is made when a plan first needs it, and what went wrong is said.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+from .. import _core
+from .._base.vocabulary import ACTIONS
+from .._hw import gpu
+from .._show.text import size
+from ..config import Config, engine_settings
+from ..errors import MemScaleError
+from ..plans import Plan
+from .messages import Messages
+from .recomputation import Unit
+
+_LARGE = 4 << 30  # pinning so much takes seconds
+OPTIONS: dict[str, Any] = {"least_bytes": 64 << 10}  # smaller tensors stay where they are
+
+
+class Offloading:
+    """The offload engine of one wrapped model's device, if a plan needs one."""
+
+    def __init__(self, device: torch.device, config: Config, messages: Messages) -> None:
+        self._device = device
+        self._config = config
+        self._messages = messages
+        self._engine: _core.OffloadEngine | None = None
+        self._n_refused = 0
+
+    def use(self, plan: Plan) -> None:
+        """Steps run with this plan from now on: have the host memory that it needs."""
+        if not any(ACTIONS[entry.action].needs_link for entry in plan.entries):
+            return
+        if self._engine is None:
+            self._engine = self._make()
+        if plan.host_bytes > _LARGE:
+            self._messages.once(f"taking {size(plan.host_bytes)} of host memory to offload to")
+        try:
+            self._engine.reserve(plan.host_bytes)
+        except MemoryError as error:
+            self._messages.warn(f"offloading lacks host memory ({error}); what does not fit stays on the device")
+
+    def _make(self) -> _core.OffloadEngine:
+        nothing = torch.empty(0, device=self._device)
+        limit = _core.host_limit(engine_settings(self._config)["offload_limit_bytes"])
+        if self._device.type == "cpu":
+            return _core.OffloadEngine(nothing.device, nothing, limit_bytes=limit, **OPTIONS)
+        if self._device.type != "cuda":
+            raise MemScaleError(f"offloading from a device of type '{self._device.type}' is not supported")
+        index = nothing.device.index
+        return _core.OffloadEngine(nothing.device, nothing, index=index, gpu=gpu.get(), limit_bytes=limit, **OPTIONS)
+
+    def run(self, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any], *, waits: bool) -> Any:
+        """Run a unit's forward, and copy what it saves to the host."""
+        if self._engine is None or self._is_capturing():
+            return unit.plain(*args, **kwargs)
+        return self._engine.run(unit, args, kwargs, unit.number, waits)
+
+    def take_inputs(self, unit: Unit, *, waits: bool) -> None:
+        """Copy the inputs of a unit, which is recomputed, to the host after its next forwards."""
+        if self._engine is None or self._is_capturing():
+            unit.put_inputs = None
+        elif unit.put_inputs is None:
+            unit.put_inputs = functools.partial(self._engine.put_inputs, unit.number, waits)
+
+    def _is_capturing(self) -> bool:
+        return self._device.type == "cuda" and bool(torch.cuda.is_current_stream_capturing())
+
+    def look(self) -> None:
+        """Before a step: was there always host memory in the last one?"""
+        if self._engine is None:
+            return
+        stats = self._engine.stats()
+        if stats["n_refused"] > self._n_refused == 0:
+            self._messages.warn(
+                f"{size(stats['pool_bytes'])} of host memory were not enough to offload to; what does not fit stays on "
+                "the device (config.max_cpu_offload_gb is the limit)"
+            )
+        self._n_refused = stats["n_refused"]
+
+    def stats(self) -> dict[str, int]:
+        """What the engine has done so far; empty if there is none."""
+        return {} if self._engine is None else self._engine.stats()
+
+    def release(self) -> None:
+        """Let go of the engine: its host memory goes with the last graph that needs it."""
+        self._engine = None
+        self._n_refused = 0

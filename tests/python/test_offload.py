@@ -1,0 +1,469 @@
+"""Layers whose saved tensors are in host memory until backward: equal to plain training, whatever the engine does."""
+
+import copy
+import gc
+import io
+import os
+import threading
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+import memscale
+import zoo
+from memscale._run import offloading
+from zoo import Block, Chain
+
+MIXTURES = {
+    "offload": ["offload"],
+    "blocking": ["offload_blocking"],
+    "with kept ones": ["offload", "keep", "offload", "offload_blocking"],
+    "inputs": ["recompute_offload"],
+    "blocking inputs": ["recompute_offload_blocking"],
+    "with all": ["recompute_offload", "offload", "keep", "recompute", "recompute_offload_blocking", "offload_blocking"],
+    "with recomputed ones": ["recompute", "offload", "offload", "recompute", "keep"],
+}
+
+
+@pytest.fixture(autouse=True)
+def small_and_late(monkeypatch):
+    """Tensors of small models are offloaded too, and copies are late at random."""
+    options = {"least_bytes": 1, "delay_ns": 300_000, "seed": 1}
+    monkeypatch.setattr(offloading, "OPTIONS", options)
+    return options
+
+
+def stats_of(model):
+    return memscale.executor_of(model)._offloading.stats()
+
+
+def assert_empty(model):
+    """Nothing is left in the pool once the graphs are gone."""
+    gc.collect()
+    stats = stats_of(model)
+    assert (stats["n_groups"], stats["used_bytes"], stats["n_pending"]) == (0, 0, 0)
+    assert stats["n_refused"] == 0
+
+
+@pytest.mark.parametrize("mixture", MIXTURES)
+@pytest.mark.parametrize("autocast", [False, True], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("name", list(zoo.SMALL.names))
+def test_equals_plain(name, autocast, mixture, no_warnings):
+    plain = zoo.train_or_skip(zoo.make(name), zoo.batch_of(name), autocast=autocast)
+    model = zoo.wrap_with(zoo.make(name), MIXTURES[mixture])
+    zoo.assert_same(plain, zoo.train(model, zoo.batch_of(name), autocast=autocast))
+    assert stats_of(model)["n_puts"] > 0 or mixture.startswith("with")
+    assert_empty(model)
+
+
+def chain(block=Block, n=5):
+    torch.manual_seed(0)
+    return Chain(block, n).train()
+
+
+def gradients(model):
+    return {name: None if p.grad is None else p.grad.clone() for name, p in model.named_parameters()}
+
+
+def loss_of(model, x=None):
+    torch.manual_seed(7)
+    return model(zoo.floats(4, 16) if x is None else x).float().pow(2).mean()
+
+
+def both(run, actions=("offload",), block=Block):
+    """run(model) on a plain and on a wrapped chain of blocks must give the same."""
+    model = zoo.wrap_with(chain(block), actions)
+    zoo.assert_same(run(chain(block)), run(model))
+    assert_empty(model)
+    return model
+
+
+# Trap 1: records that are freed at the first unpack
+
+
+def _retained(model):
+    loss, found = loss_of(model), []
+    for keep in (True, True, False):
+        loss.backward(retain_graph=keep)
+        found.append(gradients(model))
+    return found
+
+
+def _twice_differentiated(model):
+    first = torch.autograd.grad(loss_of(model), list(model.parameters()), create_graph=True)
+    sum(g.pow(2).sum() for g in first).backward()
+    return [g.detach() for g in first], gradients(model)
+
+
+def _two_forwards(model):
+    first, second, third = (loss_of(model) for _ in range(3))
+    second.backward()
+    first.backward()
+    del third
+    return gradients(model)
+
+
+def _partly(model):
+    loss = loss_of(model)
+    some = torch.autograd.grad(loss, list(model.blocks[-1].parameters()), retain_graph=True)
+    loss.backward()
+    return some, gradients(model)
+
+
+def _forward_only(model):
+    return loss_of(model).detach()
+
+
+@pytest.mark.parametrize(
+    "actions", [["offload"], ["offload_blocking"], ["offload", "recompute"], ["recompute_offload"]]
+)
+@pytest.mark.parametrize("run", [_retained, _twice_differentiated, _two_forwards, _partly, _forward_only])
+def test_trap_1_unpacked_again(run, actions):
+    both(run, actions)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "t5", "resnet", "lstm"])
+def test_trap_1_models_with_retained_graphs(name):
+    def run(model):
+        args, kwargs = zoo.batch_of(name)
+        torch.manual_seed(7)
+        loss = zoo.loss_of(model(*args, **kwargs))
+        found = []
+        for keep in (True, False):
+            loss.backward(retain_graph=keep)
+            found.append(gradients(model))
+        return found
+
+    model = zoo.wrap_with(zoo.make(name), ["offload"])
+    zoo.assert_same(run(zoo.make(name)), run(model))
+    assert_empty(model)
+
+
+# Trap 2: cycles through hooks that return their input
+
+
+class Outputs(nn.Module):
+    """Operations that save their own results, which are the outputs of the layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+
+    def forward(self, x):
+        y = self.linear(x).exp().softmax(-1).tanh()
+        y = y.view(2, 2, 1, 16)
+        return nn.functional.scaled_dot_product_attention(y, y, y).view(4, 16)
+
+
+def test_trap_2_forwards_without_backward_leave_nothing():
+    model = zoo.wrap_with(chain(Outputs), ["offload"])
+    gc.disable()
+    try:
+        for _ in range(20):
+            out = model(zoo.floats(4, 16))
+            alive = weakref.ref(out)
+            del out
+            assert alive() is None
+            assert stats_of(model)["n_groups"] == 0
+    finally:
+        gc.enable()
+    assert stats_of(model)["pool_bytes"] <= 4 << 20
+
+
+# Trap 4: what is changed in place
+
+
+class InPlace(Block):
+    def forward(self, x):
+        y = nn.functional.dropout(super().forward(x), 0.3, self.training, inplace=True)
+        return nn.functional.relu(y, inplace=True) + x
+
+
+def test_trap_4_operations_in_place():
+    both(lambda model: (loss_of(model).backward(), gradients(model))[1], block=InPlace)
+
+
+class Stash(nn.Module):
+    """Remembers what it computes, so that somebody can change it."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+
+    def forward(self, x):
+        self.kept = [self.linear(x)]
+        return self.kept[0].sin()
+
+
+@pytest.mark.parametrize("action", ["keep", "offload", "offload_blocking"])
+def test_trap_4_a_saved_tensor_that_was_changed_raises_as_in_torch(action):
+    model = zoo.wrap_with(chain(Stash), [action])
+    loss = loss_of(model)
+    with torch.no_grad():
+        model.blocks[1].kept[0].add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("autocast", [False, True], ids=["fp32", "bf16"])
+def test_trap_4_a_parameter_that_was_changed_raises(autocast):
+    model = zoo.wrap_with(chain(), ["offload"])
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        loss = loss_of(model)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+# Trap 5: views, aliases, strides
+
+
+def test_trap_5_bytes_that_move():
+    """Of a GPT-2 block: what only backward needs, each storage once; no weight, no input, no output."""
+    batch, length, n = 2, 10, 32
+    model = zoo.wrap_with(zoo.make("gpt2", dropout=0.0), ["keep", "keep", "keep", "offload", "keep"])
+    executor = memscale.executor_of(model)
+    offloaded = [name for name, layer in executor.plan.layers.items() if "offload" in layer]
+    assert offloaded == ["transformer.h.0"]
+    ids = torch.randint(0, 50, (batch, length))
+    model(input_ids=ids, labels=ids)
+    tokens = batch * length
+    widths = [n, 3 * n, n, n, n]  # first norm; q, k, v; attention; first sum; second norm
+    widths += [4 * n] * 5  # the MLP's product, and of its activation: half, tanh, 1 + tanh, result
+    statistics = [1] * 4  # mean and deviation of both norms
+    log_sums = batch * 4 * length  # of each head's rows
+    assert stats_of(model)["put_bytes"] == 4 * (tokens * sum(widths + statistics) + log_sums)
+
+
+class Strides(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(16, 16))
+
+    def forward(self, x):
+        y = x @ self.weight.t()
+        seen = []
+        for view in (
+            y.t(),
+            y[:, ::2],
+            y[1:3].expand(3, 2, 16),
+            y.view(4, 4, 4).permute(2, 0, 1),
+            y.flip(0),
+            y.as_strided((3, 3), (17, 2), 5),
+            y.unfold(1, 4, 2),
+            y.narrow(1, 15, 1),
+        ):
+            seen.append((view * view.detach().cos()).sum() + (view.exp() / 8).sum())
+        return x + y.sigmoid() * torch.stack(seen).sum()
+
+
+def test_trap_5_strides(monkeypatch):
+    geometry = []
+
+    class Watch(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            (x,) = ctx.saved_tensors
+            geometry.append((x.shape, x.stride(), x.storage_offset(), x.data_ptr() % 64, x.clone()))
+            return gradient
+
+    class Watched(Strides):
+        def forward(self, x):
+            y = super().forward(x) * 1
+            for view in (y.t(), y[1:, 3:9], y[:1].expand(5, 16), y.view(2, 2, 16)[1], y[3]):
+                y = y + Watch.apply(view).sum()
+            return y
+
+    def run(model):
+        geometry.clear()
+        loss_of(model).backward()
+        return list(geometry), gradients(model)
+
+    both(run, block=Watched)
+
+
+def test_trap_5_a_slice_of_something_large_stays():
+    table = torch.randn(1000, 16)
+
+    class Slice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(16, 16)
+
+        def forward(self, x):
+            return self.linear(x).tanh() * table[10:14]
+
+    model = both(lambda m: (loss_of(m).backward(), gradients(m))[1], block=Slice)
+    assert stats_of(model)["put_bytes"] < table.nbytes
+
+
+# Trap 13: nothing is left
+
+
+def test_trap_13_detach_copies_and_pickles():
+    model = chain()
+    before = [dict(vars(module)) for module in model.modules()]
+    zoo.wrap_with(model, ["offload"])
+    loss_of(model).backward()
+    twin = copy.deepcopy(model)
+    stored = io.BytesIO()
+    torch.save(model, stored)
+    assert memscale.executor_of(twin) is None
+    engine = memscale.executor_of(model)._offloading
+    loss = loss_of(model)
+    memscale.detach(model)
+    assert engine.stats() == {}
+    model.zero_grad()
+    loss.backward()  # what was put away before still comes back
+    after = gradients(model)
+    twin.zero_grad()
+    loss_of(twin).backward()
+    zoo.assert_same(after, gradients(twin))
+    for module, old in zip(model.modules(), before):
+        assert vars(module).keys() == old.keys()
+
+
+def test_trap_13_an_exception_in_forward():
+    class Fails(Block):
+        fail = False
+
+        def forward(self, x):
+            y = super().forward(x)
+            if self.fail:
+                raise KeyboardInterrupt
+            return y
+
+    model = zoo.wrap_with(chain(Fails), ["offload"])
+    model.blocks[3].fail = True
+    with pytest.raises(KeyboardInterrupt):
+        loss_of(model)
+    assert_empty(model)
+    model.blocks[3].fail = False
+    loss_of(model).backward()
+    plain = chain(Fails)
+    loss_of(plain).backward()
+    zoo.assert_same(gradients(plain), gradients(model))
+    assert torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+
+
+# Trap 15: threads and forks
+
+
+def test_trap_15_backward_from_another_thread():
+    def run(model):
+        found = []
+        for _ in range(3):
+            thread = threading.Thread(target=loss_of(model).backward)
+            thread.start()
+            thread.join()
+            found.append(gradients(model))
+        return found
+
+    both(run)
+
+
+def test_trap_15_two_models_and_one_model_in_threads():
+    class Plain(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(16, 16)
+
+        def forward(self, x):
+            return self.linear(x).tanh().exp()
+
+    models = [zoo.wrap_with(chain(Plain), ["offload"]) for _ in range(2)]
+    expected = chain(Plain)
+    expected(zoo.floats(4, 16)).pow(2).mean().backward()
+    wanted = gradients(expected)
+    problems = []
+
+    def work(model):
+        for _ in range(10):
+            loss = model(zoo.floats(4, 16)).pow(2).mean()
+            found = torch.autograd.grad(loss, list(model.parameters()))
+            if not all(torch.equal(a, b) for a, b in zip(found, wanted.values())):
+                problems.append("another gradient")
+
+    threads = [threading.Thread(target=work, args=(model,)) for model in models for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not problems
+    for model in models:
+        assert_empty(model)
+
+
+def test_trap_15_a_forked_child_lets_go():
+    model = zoo.wrap_with(chain(), ["offload"])
+    loss = loss_of(model)
+    child = os.fork()
+    if child == 0:
+        del loss
+        gc.collect()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    loss.backward()
+    plain = chain()
+    loss_of(plain).backward()
+    zoo.assert_same(gradients(plain), gradients(model))
+    assert_empty(model)
+
+
+# Memory
+
+
+def test_no_host_memory_left(caplog):
+    """What does not fit stays on the device; that is said once, and gradients are the same."""
+    plain = zoo.train(zoo.make("gpt2"), zoo.batch_of("gpt2"))
+    config = memscale.Config(max_cpu_offload_gb=20e-6)
+    model = zoo.make("gpt2")
+    with caplog.at_level("WARNING", logger="memscale"):
+        memscale.wrap(model, config, plan=zoo.plan_of(model, ["offload"]))
+        zoo.assert_same(plain, zoo.train(model, zoo.batch_of("gpt2")))
+    assert stats_of(model)["n_refused"] > 0
+    assert stats_of(model)["pool_bytes"] <= 20_000
+    assert caplog.text.count("max_cpu_offload_gb") == 1
+    memscale.detach(model)
+
+
+def test_the_pool_is_taken_once():
+    model = zoo.wrap_with(zoo.make("bert"), ["offload"])
+    zoo.train(model, zoo.batch_of("bert"), steps=2)
+    before = stats_of(model)
+    zoo.train(model, zoo.batch_of("bert"), steps=4)
+    after = stats_of(model)
+    assert after["n_grows"] == before["n_grows"]
+    assert after["pool_bytes"] == before["pool_bytes"]
+    assert after["n_late"] <= before["n_late"] + 4  # the first group of each backward may be
+
+
+def test_groups_are_fetched_ahead(small_and_late):
+    small_and_late["max_pending"] = 0
+    model = zoo.wrap_with(chain(n=8), ["offload"])
+    for _ in range(3):
+        loss_of(model).backward()
+    stats = stats_of(model)
+    assert stats["n_fetches"] == stats["n_puts"] == 24
+    assert stats["n_late"] == 3  # the last layer's, once in a step
+
+
+def test_inside_hooks_of_others():
+    def run(model):
+        with torch.autograd.graph.save_on_cpu():
+            loss = loss_of(model)
+        loss.backward()
+        return gradients(model)
+
+    model = zoo.wrap_with(chain(), ["offload"])
+    zoo.assert_same(run(chain()), run(model))
+    assert stats_of(model)["n_puts"] == 0
