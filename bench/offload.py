@@ -2,11 +2,11 @@
 
     python bench/offload.py [--pairs 30] [--small] [--only WAY] [--json FILE]
 
-GPT-2 medium, 16 x 1024 tokens, bf16 autocast, fused AdamW, with plans that are given. Steps are interleaved with those of
-the plain model, and which of them goes first alternates; the figure is the median of the ratios of neighbours with its
-95 % interval. The peak is that of the wrapped model's steps, less what the plain model holds between its own. Predicted
-are peak and step by the simulator, and their ratio to the plain step. Of the engine: bytes copied to the host in a step,
-host memory, how often it grew after the second step, and how many groups came back too late to be foreseen.
+GPT-2 medium, 16 x 1024 tokens, bf16 autocast, fused AdamW, with plans that are given. Steps are interleaved with those
+of the plain model, and which of them goes first alternates; the figure is the median of the ratios of neighbours with
+its 95 % interval. The peak is that of the wrapped model's steps, less what the plain model holds between its own.
+Predicted are peak and step by the simulator, and their ratio to the plain step. Of the engine: bytes copied to the host
+in a step, host memory, how often it grew after the second step, and how many groups were not foreseen.
 """
 
 from __future__ import annotations

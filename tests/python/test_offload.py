@@ -447,14 +447,44 @@ def test_the_pool_is_taken_once():
     assert after["n_late"] <= before["n_late"] + 4  # the first group of each backward may be
 
 
-def test_groups_are_fetched_ahead(small_and_late):
-    small_and_late["max_pending"] = 0
-    model = zoo.wrap_with(chain(n=8), ["offload"])
+@pytest.mark.parametrize("action", ["offload", "recompute_offload"])
+def test_layers_are_fetched_ahead(small_and_late, action):
+    small_and_late["n_leaving"] = 0
+    model = zoo.wrap_with(chain(n=8), [action])
     for _ in range(3):
         loss_of(model).backward()
     stats = stats_of(model)
-    assert stats["n_fetches"] == stats["n_puts"] == 24
+    assert stats["n_fetches"] == stats["n_puts"] == (24 if action == "offload" else 21)  # the first input is the user's
     assert stats["n_late"] == 3  # the last layer's, once in a step
+
+
+@pytest.mark.parametrize("others", ["keep", "recompute"])
+def test_layers_are_gone_when_two_more_have_run(others, small_and_late):
+    """Whatever is done to the others; and they are fetched when backward is two layers away."""
+    small_and_late["delay_ns"] = 20_000_000  # a forward takes less
+    pending = {}  # by layer: how many are on their way out when it runs
+
+    class Looks(Block):
+        def forward(self, x):
+            if hasattr(model, "_memscale_executor"):
+                pending[self] = stats_of(model)["n_pending"]
+            return super().forward(x)
+
+    model = chain(Looks, 7)
+    expected = [(loss_of(model).backward(), gradients(model))[1] for _ in range(3)]
+    model.zero_grad()
+    zoo.wrap_with(model, ["offload", others, others, others, "offload", others, others])
+    for wanted in expected:
+        pending.clear()
+        loss = loss_of(model)
+        assert max(pending.values()) <= 1
+        assert pending[model.blocks[3]] == 0
+        assert stats_of(model)["n_pending"] == 0
+        loss.backward()
+        zoo.assert_same(wanted, gradients(model))
+    stats = stats_of(model)
+    assert stats["n_fetches"] == stats["n_puts"] == 6
+    assert stats["n_late"] == 0
 
 
 def test_inside_hooks_of_others():

@@ -155,6 +155,7 @@ typedef struct core_state {
     PyTypeObject *offloaded_tensors_type;
     PyTypeObject *offloaded_handle_type;
     PyTypeObject *offloaded_inputs_type;
+    PyTypeObject *offload_mark_type;
     PyObject *unpack; /* the module's own functions */
     PyObject *unpack_offloaded;
     PyObject *random_lock;   /* see set_random_lock() */

@@ -385,6 +385,7 @@ static int exec_module(PyObject *module) {
     X(offloaded_tensors_type)                                                                                          \
     X(offloaded_handle_type)                                                                                           \
     X(offloaded_inputs_type)                                                                                           \
+    X(offload_mark_type)                                                                                               \
     X(unpack)                                                                                                          \
     X(unpack_offloaded)                                                                                                \
     X(random_lock)                                                                                                     \

@@ -17,7 +17,6 @@ import torch
 from torch import nn
 
 from .._base.attachment import HANDLE, Attachment
-from .._base.vocabulary import ACTIONS
 from .._hw.memory import main_device
 from .._plan.by_shape import Planner, why_not_static
 from .._trace.model_modules import StepModule, find_flagged_units, param_bytes, step_module, takes_use_cache
@@ -30,7 +29,7 @@ from ..plans import Plan
 from ..profiles import Profile
 from .device_memory import DeviceMemory
 from .given import check_given
-from .handlers import HANDLERS, Parts
+from .handlers import HANDLERS, Parts, assign
 from .hooks import ForwardBegins, ForwardEnds, StepHook, UseCacheOff, may_hook, refuse_data_parallel
 from .messages import USE_CACHE_IS_OFF, WHAT_TO_DO, Messages, when_planned
 from .offloading import Offloading
@@ -172,10 +171,7 @@ class Executor:
         self.plan = plan
         self._device_memory.use(plan)
         self._offloading.use(plan)
-        actions = {entry.name: ACTIONS[entry.action].identifier for entry in plan.entries}
-        for unit in self._units:
-            unit.handler = HANDLERS[actions[unit.name]] if unit.excluded is None else None
-            unit.put_inputs = None
+        assign(self._units, plan)
 
     def _analyse(
         self, called: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_sample: bool = False

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from .. import _core
+from .._base.vocabulary import ACTIONS
+from ..plans import Plan
 from .hooks import active_hooks
 from .messages import Messages
-from .offloading import Offloading
+from .offloading import N_LEAVING, Offloading
 from .recomputation import Unit
 from .watching import Watching
 
@@ -59,6 +61,19 @@ def _check(parts: Parts, unit: Unit, call: _core.Call, args: tuple[Any, ...], kw
     return output
 
 
+def _recompute_near(parts: Parts, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """It is recomputed, shortly after a layer that is offloaded."""
+    parts.offloading.mark(unit)
+    return _recompute(parts, unit, args, kwargs)
+
+
+def _keep_near(parts: Parts, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """It is kept, shortly after a layer that is offloaded."""
+    if _is_inside_hooks(parts):
+        return unit.plain(*args, **kwargs)
+    return parts.offloading.run_kept(unit, args, kwargs)
+
+
 def _recompute_offload(
     parts: Parts, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any], *, waits: bool = False
 ) -> Any:
@@ -84,3 +99,18 @@ HANDLERS: dict[str, Handler | None] = {
     "recompute_offload": _recompute_offload,
     "recompute_offload_blocking": functools.partial(_recompute_offload, waits=True),
 }
+
+# The same for layers that run shortly after one that is offloaded.
+_NEAR = {"keep": _keep_near, "recompute": _recompute_near}
+
+
+def assign(units: Iterable[Unit], plan: Plan) -> None:
+    """Let units run as the plan says, from their next forward on."""
+    rows = {entry.name: ACTIONS[entry.action] for entry in plan.entries}
+    n_near = 0
+    for unit in units:
+        row = rows[unit.name]
+        table = _NEAR if n_near > 0 and row.identifier in _NEAR else HANDLERS
+        n_near = N_LEAVING if row.needs_link else n_near - 1
+        unit.handler = table[row.identifier] if unit.excluded is None else None
+        unit.put_inputs = None

@@ -23,6 +23,7 @@ from .recomputation import Unit
 
 _LARGE = 4 << 30  # pinning so much takes seconds
 OPTIONS: dict[str, Any] = {"least_bytes": 64 << 10}  # smaller tensors stay where they are
+N_LEAVING = 2  # a layer's tensors are gone when so many more layers have run
 
 
 class Offloading:
@@ -49,14 +50,14 @@ class Offloading:
             self._messages.warn(f"offloading lacks host memory ({error}); what does not fit stays on the device")
 
     def _make(self) -> _core.OffloadEngine:
-        nothing = torch.empty(0, device=self._device)
+        nothing, options = torch.empty(0, device=self._device), {"n_leaving": N_LEAVING, **OPTIONS}
         limit = _core.host_limit(engine_settings(self._config)["offload_limit_bytes"])
         if self._device.type == "cpu":
-            return _core.OffloadEngine(nothing.device, nothing, limit_bytes=limit, **OPTIONS)
+            return _core.OffloadEngine(nothing.device, nothing, limit_bytes=limit, **options)
         if self._device.type != "cuda":
             raise MemScaleError(f"offloading from a device of type '{self._device.type}' is not supported")
         index = nothing.device.index
-        return _core.OffloadEngine(nothing.device, nothing, index=index, gpu=gpu.get(), limit_bytes=limit, **OPTIONS)
+        return _core.OffloadEngine(nothing.device, nothing, index=index, gpu=gpu.get(), limit_bytes=limit, **options)
 
     def run(self, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any], *, waits: bool) -> Any:
         """Run a unit's forward, and copy what it saves to the host."""
@@ -64,12 +65,25 @@ class Offloading:
             return unit.plain(*args, **kwargs)
         return self._engine.run(unit, args, kwargs, unit.number, waits)
 
+    def run_kept(self, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the forward of a unit that keeps what it saves, shortly after one that does not."""
+        if self._engine is None or self._is_capturing():
+            return unit.plain(*args, **kwargs)
+        return self._engine.run_kept(unit, args, kwargs)
+
     def take_inputs(self, unit: Unit, *, waits: bool) -> None:
         """Copy the inputs of a unit, which is recomputed, to the host after its next forwards."""
         if self._engine is None or self._is_capturing():
             unit.put_inputs = None
         elif unit.put_inputs is None:
             unit.put_inputs = functools.partial(self._engine.put_inputs, unit.number, waits)
+
+    def mark(self, unit: Unit) -> None:
+        """Let a unit that is recomputed shortly after an offloaded one tell when backward comes to it."""
+        if self._engine is None or self._is_capturing():
+            unit.put_inputs = None
+        elif unit.put_inputs is None:
+            unit.put_inputs = self._engine.mark
 
     def _is_capturing(self) -> bool:
         return self._device.type == "cuda" and bool(torch.cuda.is_current_stream_capturing())

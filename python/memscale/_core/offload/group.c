@@ -114,18 +114,38 @@ static void drop(core_piece *piece) {
     if (!piece->stays) Py_CLEAR(piece->storage);
 }
 
+static void join_leaving(core_group *self) {
+    OffloadEngine *engine = self->engine;
+    self->state = GROUP_LEAVING;
+    self->left_at = engine->clock;
+    self->after = NULL;
+    self->before = engine->last;
+    *(engine->last == NULL ? &engine->first : &engine->last->after) = self;
+    engine->last = engine->newest = self;
+}
+
+/* From LEAVING to another state. */
+static void quit_leaving(core_group *self, int state) {
+    OffloadEngine *engine = self->engine;
+    *(self->before == NULL ? &engine->first : &self->before->after) = self->after;
+    *(self->after == NULL ? &engine->last : &self->after->before) = self->before;
+    self->before = self->after = NULL;
+    self->state = state;
+}
+
 /* Nothing is in flight any more, for `stream`. In a forked child there never was. */
 static void settle(core_group *self) {
     if (self->state != GROUP_LEAVING && self->state != GROUP_COMING) return;
     if (ms_offload_settle(self->core, self->stream) != MS_OK) ms_error_clear();
+    if (self->state == GROUP_LEAVING) quit_leaving(self, GROUP_HERE);
     self->state = GROUP_HERE;
 }
 
-/* The engine says that their device memory is free. */
+/* Their device memory is free: the copies are done, or `stream` waits for them. */
 static void let_go(core_group *self) {
-    if (self->state != GROUP_LEAVING) return;
     PyObject *owner = self->owner;
     Py_INCREF(owner);
+    if (self->state == GROUP_LEAVING) quit_leaving(self, GROUP_AWAY);
     self->state = GROUP_AWAY;
     for (Py_ssize_t i = 0; i < self->n_pieces; i++) drop(&self->pieces[i]);
     Py_DECREF(owner);
@@ -153,6 +173,7 @@ int core_group_visit(const core_group *self, visitproc visit, void *arg) {
 /* The engine forgets the group before anything of it goes. */
 void core_group_clear(core_group *self) {
     settle(self);
+    if (self->engine != NULL && self->engine->newest == self) self->engine->newest = NULL;
     ms_offload_free(self->core);
     self->core = NULL;
     Py_ssize_t n = self->n_pieces;
@@ -186,18 +207,33 @@ static Py_ssize_t list_pieces(core_state *state, core_group *self, ms_offload_pi
     return n;
 }
 
-/* Let go of groups whose copies are done, or are waited for. */
-static int release_others(core_state *state, OffloadEngine *engine, uint64_t stream) {
+/* Let go of groups whose copies are done. */
+static ms_status release_done(OffloadEngine *engine, uint64_t stream) {
     for (;;) {
         void *user = NULL;
         ms_status status = ms_offload_release(engine->core, stream, &user);
-        if (status != MS_OK) {
-            (void)core_raise(state, status);
-            return -1;
-        }
-        if (user == NULL) return 0;
-        let_go(user);
+        if (status != MS_OK || user == NULL) return status;
+        core_group *group = user;
+        if (group->state == GROUP_LEAVING) let_go(group);
     }
+}
+
+int core_offload_tick(core_state *state, OffloadEngine *engine) {
+    uint64_t stream = 0;
+    engine->clock++;
+    if (engine->first == NULL) return 0;
+    if (core_offload_stream(state, engine, &stream) < 0) return -1;
+    ms_status status = release_done(engine, stream);
+    core_group *oldest = engine->first;
+    while (status == MS_OK && oldest != NULL && engine->clock - oldest->left_at > engine->n_leaving) {
+        if (oldest->core == NULL) break; /* another thread puts it at this moment */
+        status = ms_offload_settle(oldest->core, stream);
+        if (status == MS_OK) let_go(oldest);
+        oldest = engine->first;
+    }
+    if (status == MS_OK) return 0;
+    (void)core_raise(state, status);
+    return -1;
 }
 
 /* Taking host memory may take long: without the GIL. Another thread may let go of the group before this returns. */
@@ -207,12 +243,12 @@ static ms_status put(core_group *self, const ms_offload_piece *pieces, int64_t k
     ms_status status;
     uint64_t stream = self->stream;
     int64_t n_pieces = (int64_t)self->n_pieces;
-    self->state = GROUP_LEAVING;
+    join_leaving(self);
     Py_BEGIN_ALLOW_THREADS
     status = ms_offload_put(core, key, pieces, n_pieces, stream, self, &made);
     Py_END_ALLOW_THREADS
     self->core = made;
-    if (status != MS_OK) self->state = GROUP_OPEN;
+    if (status != MS_OK) quit_leaving(self, GROUP_OPEN);
     return status;
 }
 
@@ -242,9 +278,9 @@ int core_group_put(core_state *state, core_group *self, int64_t key) {
     }
     if (self->state == GROUP_LEAVING && self->waits) {
         settle(self);
-        for (Py_ssize_t i = 0; i < self->n_pieces; i++) drop(&self->pieces[i]);
+        let_go(self);
     }
-    return n == 0 ? 0 : release_others(state, self->engine, self->stream);
+    return 0;
 }
 
 /* ---- Back ---- */
@@ -306,18 +342,38 @@ static int fetch(core_state *state, core_group *self, Py_ssize_t only, uint64_t 
     return status;
 }
 
-/* Fetch what is needed next, if there is memory for it. Only where this stream will use it, too. */
-static void fetch_ahead(core_state *state, core_group *self, uint64_t stream) {
+void core_group_fetch_early(core_state *state, core_group *self) {
+    uint64_t stream = 0;
+    if (self->state != GROUP_AWAY || self->waits) return;
+    if (core_offload_stream(state, self->engine, &stream) < 0) PyErr_Clear();
+    if (self->stream != stream || !lock_group(self, 0)) return;
+    PyObject *owner = self->owner;
+    Py_INCREF(owner);
+    if (self->state == GROUP_AWAY && fetch(state, self, -1, stream) < 0) PyErr_Clear();
+    PyThread_release_lock(self->lock);
+    Py_DECREF(owner);
+}
+
+void core_mark_set(core_mark *self, const OffloadEngine *engine) {
+    self->task = CORE_NO_TASK;
+    self->group = engine->newest;
+    self->owner = engine->newest == NULL ? NULL : engine->newest->owner;
+    Py_XINCREF(self->owner);
+}
+
+int core_mark_passed(core_state *state, core_mark *self) {
+    if (self->owner == NULL) return 0;
+    int64_t task = core_current_task(state);
+    if (task == CORE_NO_TASK && PyErr_Occurred()) return -1;
+    if (self->task != task) core_group_fetch_early(state, self->group);
+    self->task = task;
+    return 0;
+}
+
+static void fetch_ahead(core_state *state, core_group *self) {
     for (int64_t n = 1; n <= self->engine->n_ahead && !self->waits; n++) {
         core_group *next = ms_offload_next(self->core, n);
-        if (next == NULL) continue;
-        PyObject *owner = next->owner;
-        Py_INCREF(owner);
-        if (next->state == GROUP_AWAY && !next->waits && next->stream == stream && lock_group(next, 0)) {
-            if (next->state == GROUP_AWAY && fetch(state, next, -1, stream) < 0) PyErr_Clear();
-            PyThread_release_lock(next->lock);
-        }
-        Py_DECREF(owner);
+        if (next != NULL) core_group_fetch_early(state, next);
     }
 }
 
@@ -339,6 +395,7 @@ static int wait_for(core_state *state, core_group *self, uint64_t stream, int is
         (void)core_raise(state, status);
         return -1;
     }
+    if (self->state == GROUP_LEAVING) quit_leaving(self, GROUP_HERE);
     self->state = GROUP_HERE;
     if (note_stream(state, self, stream) < 0) return -1;
     self->stream = stream;
@@ -349,6 +406,7 @@ static int wait_for(core_state *state, core_group *self, uint64_t stream, int is
 static int bring(core_state *state, core_group *self, Py_ssize_t index, int64_t task, uint64_t stream) {
     int is_first = self->task != task;
     int is_away = self->state == GROUP_AWAY || (self->state == GROUP_HERE && self->pieces[index].storage == NULL);
+    self->engine->n_late += is_first && is_away;
     if (is_away && fetch(state, self, is_first ? -1 : index, stream) < 0) return -1;
     int has_to_wait = is_first || self->state != GROUP_HERE || self->stream != stream;
     if (has_to_wait && wait_for(state, self, stream, is_first) < 0) return -1;
@@ -358,7 +416,7 @@ static int bring(core_state *state, core_group *self, Py_ssize_t index, int64_t 
         self->pieces[i].n_left = self->pieces[i].n_users;
         if (self->pieces[i].n_users == 0) drop(&self->pieces[i]);
     }
-    fetch_ahead(state, self, stream);
+    fetch_ahead(state, self);
     return 0;
 }
 

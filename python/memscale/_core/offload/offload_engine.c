@@ -44,7 +44,7 @@ int core_offload_takes(core_state *state, const OffloadEngine *engine, PyObject 
 typedef struct options {
     PyObject *gpu, *device, *nothing; /* borrowed */
     Py_ssize_t index;
-    long long limit_bytes, max_pending, n_ahead, least_bytes, delay_ns;
+    long long limit_bytes, n_leaving, n_ahead, least_bytes, delay_ns;
     unsigned long long seed;
 } options;
 
@@ -54,22 +54,22 @@ static int read_options(PyObject *args, PyObject *kwargs, options *o) {
                             (char *)"index",
                             (char *)"gpu",
                             (char *)"limit_bytes",
-                            (char *)"max_pending",
+                            (char *)"n_leaving",
                             (char *)"n_ahead",
                             (char *)"least_bytes",
                             (char *)"delay_ns",
                             (char *)"seed",
                             NULL};
-    *o = (options){.gpu = Py_None, .index = -1, .max_pending = 2, .n_ahead = 1};
+    *o = (options){.gpu = Py_None, .index = -1, .n_leaving = 2, .n_ahead = 1};
     return PyArg_ParseTupleAndKeywords(args, kwargs, "OO|$nOLLLLLK:OffloadEngine", names, &o->device, &o->nothing,
-                                       &o->index, &o->gpu, &o->limit_bytes, &o->max_pending, &o->n_ahead,
-                                       &o->least_bytes, &o->delay_ns, &o->seed);
+                                       &o->index, &o->gpu, &o->limit_bytes, &o->n_leaving, &o->n_ahead, &o->least_bytes,
+                                       &o->delay_ns, &o->seed);
 }
 
 static ms_status create(const options *o, ms_gpu *gpu, ms_offload **out) {
     ms_offload_options core = {.struct_bytes = sizeof core};
     ms_status status = ms_offload_options_init(&core, gpu, o->index < 0 ? 0 : o->index, o->limit_bytes);
-    core.max_pending = o->max_pending;
+    core.max_pending = INT64_MAX; /* core_offload_tick() says when to wait */
     core.delay_ns = o->delay_ns;
     core.seed = o->seed;
     return status == MS_OK ? ms_offload_create(&core, out) : status;
@@ -88,6 +88,7 @@ static PyObject *engine_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     }
     self->index = gpu == NULL ? -1 : o.index;
     self->n_ahead = o.n_ahead;
+    self->n_leaving = o.n_leaving;
     self->least_bytes = o.least_bytes;
     Py_INCREF(o.device);
     Py_INCREF(o.nothing);
@@ -136,6 +137,24 @@ static PyObject *engine_run(PyObject *object, PyObject *args) {
                             key, waits);
 }
 
+PyDoc_STRVAR(run_kept_doc, "run_kept($self, unit, args, kwargs, /)\n--\n\n"
+                           "Run the forward of a unit that keeps what it saves, shortly after one that does not.");
+
+static PyObject *engine_run_kept(PyObject *object, PyObject *args) {
+    PyObject *unit, *unit_args, *unit_kwargs;
+    if (!PyArg_ParseTuple(args, "OO!O!:run_kept", &unit, &PyTuple_Type, &unit_args, &PyDict_Type, &unit_kwargs))
+        return NULL;
+    return core_offload_run_kept(core_state_of_type(Py_TYPE(object)), (OffloadEngine *)object, unit, unit_args,
+                                 unit_kwargs);
+}
+
+PyDoc_STRVAR(mark_doc, "mark($self, tensors, /)\n--\n\n"
+                       "In place of put_inputs(), for a unit that is recomputed shortly after one that is offloaded.");
+
+static PyObject *engine_mark(PyObject *object, PyObject *Py_UNUSED(tensors)) {
+    return core_offload_mark(core_state_of_type(Py_TYPE(object)), (OffloadEngine *)object);
+}
+
 PyDoc_STRVAR(put_inputs_doc,
              "put_inputs($self, key, waits, tensors, /)\n--\n\n"
              "Copy a list of tensors to the host and empty them: aliases, of which only a recomputation "
@@ -166,8 +185,9 @@ static PyObject *engine_reserve(PyObject *object, PyObject *number) {
 PyDoc_STRVAR(stats_doc, "stats($self, /)\n--\n\nCounts since it was made, as a dict.");
 
 static PyObject *engine_stats(PyObject *object, PyObject *Py_UNUSED(unused)) {
+    const OffloadEngine *self = (OffloadEngine *)object;
     ms_offload_stats stats = {.struct_bytes = sizeof stats};
-    ms_status status = ms_offload_get_stats(((OffloadEngine *)object)->core, &stats);
+    ms_status status = ms_offload_get_stats(self->core, &stats);
     if (status != MS_OK) return core_raise(core_state_of_type(Py_TYPE(object)), status);
     const struct {
         const char *name;
@@ -178,7 +198,7 @@ static PyObject *engine_stats(PyObject *object, PyObject *Py_UNUSED(unused)) {
                 {"n_grows", stats.n_grows},       {"n_puts", stats.n_puts},
                 {"put_bytes", stats.put_bytes},   {"n_refused", stats.n_refused},
                 {"n_fetches", stats.n_fetches},   {"fetched_bytes", stats.fetched_bytes},
-                {"n_waits", stats.n_waits},       {"n_late", stats.n_late},
+                {"n_waits", stats.n_waits},       {"n_late", self->n_late},
                 {"host_ns", stats.host_ns}};
     PyObject *dict = PyDict_New();
     for (size_t i = 0; dict != NULL && i < sizeof rows / sizeof *rows; i++) {
@@ -191,19 +211,22 @@ static PyObject *engine_stats(PyObject *object, PyObject *Py_UNUSED(unused)) {
 
 static PyMethodDef methods[] = {
     {"run", engine_run, METH_VARARGS, run_doc},
+    {"run_kept", engine_run_kept, METH_VARARGS, run_kept_doc},
+    {"mark", engine_mark, METH_O, mark_doc},
     {"put_inputs", engine_put_inputs, METH_VARARGS, put_inputs_doc},
     {"reserve", engine_reserve, METH_O, reserve_doc},
     {"stats", engine_stats, METH_NOARGS, stats_doc},
     {NULL, NULL, 0, NULL},
 };
 
-PyDoc_STRVAR(type_doc,
-             "OffloadEngine(device, nothing, *, index=-1, gpu=None, limit_bytes=0, max_pending=2, n_ahead=1, "
-             "least_bytes=0, delay_ns=0, seed=0)\n--\n\n"
-             "Takes tensors of a torch device to host memory. nothing: a tensor there without elements; gpu and index: "
-             "the device as a GPU, else it is the host. At most max_pending layers are on their way out at once; "
-             "n_ahead are fetched before they are needed. Tensors below least_bytes stay. delay_ns, seed: for tests, "
-             "on the host.");
+PyDoc_STRVAR(
+    type_doc,
+    "OffloadEngine(device, nothing, *, index=-1, gpu=None, limit_bytes=0, n_leaving=2, n_ahead=1, "
+    "least_bytes=0, delay_ns=0, seed=0)\n--\n\n"
+    "Takes tensors of a torch device to host memory. nothing: a tensor there without elements; gpu and index: "
+    "the device as a GPU, else it is the host. A layer's tensors are gone when n_leaving more layers have run; "
+    "n_ahead are fetched before they are needed. Tensors below least_bytes stay. delay_ns, seed: for tests, "
+    "on the host.");
 
 static PyType_Slot slots[] = {
     {Py_tp_doc, (void *)type_doc},

@@ -44,6 +44,8 @@ struct OffloadedTensors {
     item *items;
     Py_ssize_t n_items, capacity;
     Py_ssize_t n_inputs; /* the first pieces of the group are the inputs */
+    int keeps;           /* all tensors; then only the mark counts */
+    core_mark mark;
     core_group group;
 };
 
@@ -100,7 +102,7 @@ static int put_away(core_state *state, OffloadedTensors *self, PyObject *tensor,
 static int describe(core_state *state, OffloadedTensors *self, PyObject *tensor, item *out) {
     out->version = core_tensor_version(state, tensor);
     if (out->version == -2) return -1;
-    int is_candidate = core_offload_takes(state, self->group.engine, tensor);
+    int is_candidate = self->keeps ? 0 : core_offload_takes(state, self->group.engine, tensor);
     if (is_candidate < 0) return -1;
     PyObject *base = is_candidate ? base_of(state, tensor) : NULL;
     if (is_candidate && base == NULL) return -1;
@@ -197,6 +199,7 @@ PyObject *core_unpack_offloaded(PyObject *module, PyObject *object) {
     }
     OffloadedTensors *self = ((OffloadedHandle *)object)->saved;
     Py_ssize_t index = ((OffloadedHandle *)object)->index;
+    if (self->keeps && core_mark_passed(state, &self->mark) < 0) return NULL;
     const item *it = &self->items[index];
     int64_t version = core_tensor_version(state, it->tensor);
     if (version == -2) return NULL;
@@ -260,20 +263,39 @@ static void let_go_of_inputs(OffloadedTensors *self) {
         if (self->group.pieces[i].n_users == 0) Py_CLEAR(self->group.pieces[i].storage);
 }
 
+static PyObject *run(core_state *state, OffloadedTensors *self, PyObject *unit, PyObject *args, PyObject *kwargs) {
+    PyObject *plain = PyObject_GetAttr(unit, state->str_plain);
+    PyObject *pack = plain == NULL ? NULL : PyObject_GetAttr((PyObject *)self, state->str_pack);
+    PyObject *result = core_run_hooked(state, pack, state->unpack_offloaded, plain, args, kwargs);
+    Py_XDECREF(pack);
+    Py_XDECREF(plain);
+    return result;
+}
+
 PyObject *core_offload_run(core_state *state, OffloadEngine *engine, PyObject *unit, PyObject *args, PyObject *kwargs,
                            int64_t key, int waits) {
     OffloadedTensors *self = tensors_new(state, engine, unit, waits);
-    PyObject *plain = self == NULL ? NULL : PyObject_GetAttr(unit, state->str_plain), *result = NULL;
-    if (plain != NULL && keep_storages(state, self, args, 0) == 0 && keep_storages(state, self, kwargs, 1) == 0) {
-        PyObject *pack = PyObject_GetAttr((PyObject *)self, state->str_pack);
-        result = core_run_hooked(state, pack, state->unpack_offloaded, plain, args, kwargs);
-        Py_XDECREF(pack);
-    }
-    if (result != NULL && keep_storages(state, self, result, 0) < 0) Py_CLEAR(result);
-    if (result != NULL && core_group_put(state, &self->group, key) < 0) Py_CLEAR(result);
-    if (self != NULL) let_go_of_inputs(self);
-    Py_XDECREF(plain);
-    Py_XDECREF((PyObject *)self);
+    PyObject *result = NULL;
+    if (self == NULL) return NULL;
+    if (keep_storages(state, self, args, 0) == 0 && keep_storages(state, self, kwargs, 1) == 0)
+        result = run(state, self, unit, args, kwargs);
+    if (result != NULL && (keep_storages(state, self, result, 0) < 0 || core_group_put(state, &self->group, key) < 0 ||
+                           core_offload_tick(state, engine) < 0))
+        Py_CLEAR(result);
+    let_go_of_inputs(self);
+    Py_DECREF((PyObject *)self);
+    return result;
+}
+
+PyObject *core_offload_run_kept(core_state *state, OffloadEngine *engine, PyObject *unit, PyObject *args,
+                                PyObject *kwargs) {
+    OffloadedTensors *self = tensors_new(state, engine, unit, 0);
+    if (self == NULL) return NULL;
+    self->keeps = 1;
+    core_mark_set(&self->mark, engine);
+    PyObject *result = run(state, self, unit, args, kwargs);
+    if (result != NULL && core_offload_tick(state, engine) < 0) Py_CLEAR(result);
+    Py_DECREF((PyObject *)self);
     return result;
 }
 
@@ -282,6 +304,7 @@ PyObject *core_offload_run(core_state *state, OffloadEngine *engine, PyObject *u
 static int tensors_traverse(PyObject *object, visitproc visit, void *arg) {
     OffloadedTensors *self = (OffloadedTensors *)object;
     Py_VISIT(Py_TYPE(object));
+    Py_VISIT(self->mark.owner);
     for (Py_ssize_t i = 0; i < self->n_items; i++) Py_VISIT(self->items[i].tensor);
     return core_group_visit(&self->group, visit, arg);
 }
@@ -294,6 +317,7 @@ static void tensors_dealloc(PyObject *object) {
     core_group_clear(&self->group);
     for (Py_ssize_t i = 0; i < self->n_items; i++) forget(&self->items[i]);
     PyMem_Free(self->items);
+    Py_CLEAR(self->mark.owner);
     Py_CLEAR(self->name);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
     Py_DECREF(type);

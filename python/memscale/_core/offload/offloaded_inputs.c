@@ -90,6 +90,7 @@ PyObject *core_offload_inputs(core_state *state, OffloadEngine *engine, PyObject
     for (Py_ssize_t i = 0; status == 0 && self->items != NULL && i < n; i++)
         status = put_away(state, self, PyList_GetItem(tensors, i));
     if (status == 0) status = core_group_put(state, &self->group, key);
+    if (status == 0) status = core_offload_tick(state, engine);
     if (status == 0) return (PyObject *)self;
     core_pending pending = core_set_aside();
     (void)bring(state, self); /* they are somebody's */
@@ -136,7 +137,59 @@ static PyType_Spec spec = {
     .slots = slots,
 };
 
+/* ---- Marks ---- */
+
+typedef struct OffloadMark {
+    PyObject_HEAD
+    core_mark mark;
+} OffloadMark;
+
+PyObject *core_offload_mark(core_state *state, OffloadEngine *engine) {
+    PyTypeObject *type = state->offload_mark_type;
+    OffloadMark *self = (OffloadMark *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    if (self == NULL) return NULL;
+    core_mark_set(&self->mark, engine);
+    if (core_offload_tick(state, engine) == 0) return (PyObject *)self;
+    Py_DECREF((PyObject *)self);
+    return NULL;
+}
+
+PyDoc_STRVAR(mark_doc, "bring($self, /)\n--\n\nBackward is here: fetch what it needs soon.");
+
+static PyObject *mark_bring(PyObject *object, PyObject *Py_UNUSED(unused)) {
+    if (core_mark_passed(core_state_of_type(Py_TYPE(object)), &((OffloadMark *)object)->mark) < 0) return NULL;
+    Py_RETURN_NONE;
+}
+
+static void mark_dealloc(PyObject *object) {
+    PyTypeObject *type = Py_TYPE(object);
+    Py_CLEAR(((OffloadMark *)object)->mark.owner);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
+    Py_DECREF(type);
+}
+
+static PyMethodDef mark_methods[] = {
+    {"bring", mark_bring, METH_NOARGS, mark_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot mark_slots[] = {
+    {Py_tp_doc, (void *)"A point of backward at which a layer's tensors are fetched."},
+    {Py_tp_dealloc, mark_dealloc},
+    {Py_tp_methods, mark_methods},
+    {0, NULL},
+};
+
+static PyType_Spec mark_spec = {
+    .name = "memscale._core.OffloadMark",
+    .basicsize = sizeof(OffloadMark),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = mark_slots,
+};
+
 int core_add_offloaded_inputs(PyObject *module, core_state *state) {
     state->offloaded_inputs_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &spec, NULL);
-    return state->offloaded_inputs_type == NULL ? -1 : PyModule_AddType(module, state->offloaded_inputs_type);
+    if (state->offloaded_inputs_type == NULL || PyModule_AddType(module, state->offloaded_inputs_type) < 0) return -1;
+    state->offload_mark_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &mark_spec, NULL);
+    return state->offload_mark_type == NULL ? -1 : PyModule_AddType(module, state->offload_mark_type);
 }

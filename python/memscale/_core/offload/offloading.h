@@ -24,15 +24,26 @@
 
 #include <pythread.h>
 
+typedef struct core_group core_group;
+
+/* When device memory is free, so that what a step needs is the same every time: a group is let go of as soon as its
+ * copies are done, and at the latest when `n_leaving` more units have run forward, which then wait for the copies. It
+ * is fetched when backward begins with the group after it, or with one of the n_leaving units after it (marks),
+ * whichever comes first. */
 typedef struct OffloadEngine {
     PyObject_HEAD
-    ms_offload *core;    /* owned */
-    PyObject *gpu;       /* owned, and kept from closing; NULL: the device is the host */
-    PyObject *device;    /* owned torch.device: whose tensors it takes */
-    PyObject *nothing;   /* owned: a tensor there without elements */
-    Py_ssize_t index;    /* of the GPU, as torch counts them; -1 for the host */
-    int64_t n_ahead;     /* groups that are fetched before they are needed */
-    int64_t least_bytes; /* smaller tensors stay: a copy of its own costs more than it frees */
+    ms_offload *core;  /* owned */
+    PyObject *gpu;     /* owned, and kept from closing; NULL: the device is the host */
+    PyObject *device;  /* owned torch.device: whose tensors it takes */
+    PyObject *nothing; /* owned: a tensor there without elements */
+    Py_ssize_t index;  /* of the GPU, as torch counts them; -1 for the host */
+    int64_t n_ahead;   /* groups that are fetched before they are needed */
+    int64_t n_leaving;
+    int64_t least_bytes;      /* smaller tensors stay: a copy of its own costs more than it frees */
+    int64_t clock;            /* units that have run forward */
+    int64_t n_late;           /* groups that were still away when they were needed first */
+    core_group *first, *last; /* borrowed: those that are leaving, the oldest first */
+    core_group *newest;       /* borrowed: the last one that left; NULL once it is gone */
 } OffloadEngine;
 
 /* The stream that the calling thread uses, as ms_offload takes it. -1 with an exception. */
@@ -61,18 +72,20 @@ typedef struct core_piece {
     int stays;          /* on the device: it is not copied */
 } core_piece;
 
-typedef struct core_group {
+struct core_group {
     OffloadEngine *engine; /* owned */
     PyObject *owner;       /* borrowed: the object that the group is part of */
     ms_offload_group *core;
     core_piece *pieces;
     Py_ssize_t n_pieces, capacity;
-    int state;       /* enum core_group_state */
-    int waits;       /* copies are not overlapped with anything */
-    uint64_t stream; /* the last one that used the storages */
-    int64_t task;    /* the backward that asked last */
+    int state;                  /* enum core_group_state */
+    int waits;                  /* copies are not overlapped with anything */
+    uint64_t stream;            /* the last one that used the storages */
+    int64_t task;               /* the backward that asked last */
+    core_group *before, *after; /* borrowed: neighbours among those that are leaving */
+    int64_t left_at;            /* the engine's clock then */
     PyThread_type_lock lock;
-} core_group;
+};
 
 /* What a tensor looks like on its storage. */
 typedef struct core_view {
@@ -86,6 +99,19 @@ void core_view_clear(core_view *self);
 /* Call function(what, dtype, shape, stride, offset). */
 PyObject *core_view_call(PyObject *function, PyObject *what, const core_view *view);
 
+/* A point of backward at which a group is fetched. */
+typedef struct core_mark {
+    PyObject *owner;   /* owned: of the group; NULL: there is none */
+    core_group *group; /* its owner's */
+    int64_t task;      /* the backward that passed last */
+} core_mark;
+
+/* For the group that left last. */
+void core_mark_set(core_mark *self, const OffloadEngine *engine);
+
+/* Backward is here. -1 with an exception. */
+int core_mark_passed(core_state *state, core_mark *self);
+
 int core_group_open(core_group *self, OffloadEngine *engine, PyObject *owner, int waits);
 
 /* The index of a storage, which is added if it is new; -1 with an exception. */
@@ -95,8 +121,14 @@ Py_ssize_t core_group_add(core_state *state, core_group *self, PyObject *storage
  * becomes empty. */
 int core_group_empty(core_state *state, core_group *self, Py_ssize_t index, PyObject *alias, core_view *out);
 
-/* Copy the pieces that do not stay to the host, and let go of what others have copied. -1 with an exception. */
+/* Copy the pieces that do not stay to the host. -1 with an exception. */
 int core_group_put(core_state *state, core_group *self, int64_t key);
+
+/* A unit has run forward: let go of groups. -1 with an exception. */
+int core_offload_tick(core_state *state, OffloadEngine *engine);
+
+/* Backward will need it soon: fetch it, if there is memory for it, and this stream will use it. */
+void core_group_fetch_early(core_state *state, core_group *self);
 
 /* The storage of a piece, which is there after what is queued on the current stream: borrowed; NULL with an exception.
  */
@@ -115,7 +147,15 @@ void core_group_clear(core_group *self);
 PyObject *core_offload_run(core_state *state, OffloadEngine *engine, PyObject *unit, PyObject *args, PyObject *kwargs,
                            int64_t key, int waits);
 
+/* Run the forward of a unit that keeps what it saves, and that runs shortly after one that does not: its backward is
+ * the mark at which the other one's group is fetched. */
+PyObject *core_offload_run_kept(core_state *state, OffloadEngine *engine, PyObject *unit, PyObject *args,
+                                PyObject *kwargs);
+
 /* ---- offloaded_inputs.c ---- */
+
+/* The same mark for a unit that is recomputed: a new object, whose bring() is called before that. */
+PyObject *core_offload_mark(core_state *state, OffloadEngine *engine);
 
 /* Put the tensors of a list away, aliases that only a recomputation will use; a new object whose bring() puts them
  * back. `key` as in ms_offload_put(). */
@@ -125,7 +165,7 @@ PyObject *core_offload_inputs(core_state *state, OffloadEngine *engine, PyObject
 
 int core_add_offload_engine(PyObject *module, core_state *state);
 int core_add_offloaded(PyObject *module, core_state *state);
-int core_add_offloaded_inputs(PyObject *module, core_state *state);
+int core_add_offloaded_inputs(PyObject *module, core_state *state); /* and marks */
 PyObject *core_unpack_offloaded(PyObject *module, PyObject *handle);
 
 #endif
