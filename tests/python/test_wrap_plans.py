@@ -170,9 +170,7 @@ def test_a_step_that_cannot_be_analysed_is_watched(caplog):
     zoo.assert_same([p.grad for p in plain.parameters()], [p.grad for p in model.parameters()])
 
 
-@pytest.mark.parametrize(
-    ("key", "value"), [("action", "recompute_except_products"), ("action", "offload"), ("model_options", ["8bit"])]
-)
+@pytest.mark.parametrize(("key", "value"), [("action", "tile"), ("model_options", ["8bit"])])
 def test_a_plan_that_this_version_cannot_run_is_refused(key, value):
     args, kwargs = LARGE.batch_of("gpt2")
     model = LARGE.make("gpt2")
