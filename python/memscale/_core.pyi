@@ -45,7 +45,7 @@ CHANGE_ADAFACTOR: int
 RATES_MEASURED: int
 
 # Tables of the library, in the order of their enums; memscale/_base/vocabulary.py names the fields of a row.
-ACTIONS: tuple[tuple[int, str, str, str, str, int, bool, bool, bool], ...]
+ACTIONS: tuple[tuple[int, str, str, str, str, int, int, bool, bool, bool], ...]
 MODEL_OPTIONS: tuple[tuple[int, str, str, str, int, bool], ...]
 TECHNIQUES: tuple[tuple[int, str, str], ...]
 CATEGORIES: tuple[tuple[int, str, str], ...]
@@ -89,6 +89,9 @@ class Unit:
     on_check: Callable[[int], None] | None
     on_save: Callable[[Call, int, Any], None] | None
     put_inputs: Callable[[list[Tensor]], OffloadedInputs | OffloadMark] | None
+    keeps: int
+    @property
+    def trusts(self) -> list[str]: ...
     def __init__(self, name: str, module: Module, plain: Callable[..., Any]) -> None: ...
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any], /) -> Any: ...  # the output, or a Call to be checked
 

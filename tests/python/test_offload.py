@@ -13,8 +13,9 @@ from torch import nn
 
 import memscale
 import zoo
+from graphs import GRAPHS, chain, gradients, loss_of
 from memscale._run import offloading
-from zoo import Block, Chain
+from zoo import Block
 
 MIXTURES = {
     "offload": ["offload"],
@@ -58,20 +59,6 @@ def test_equals_plain(name, autocast, mixture, no_warnings):
     assert_empty(model)
 
 
-def chain(block=Block, n=5):
-    torch.manual_seed(0)
-    return Chain(block, n).train()
-
-
-def gradients(model):
-    return {name: None if p.grad is None else p.grad.clone() for name, p in model.named_parameters()}
-
-
-def loss_of(model, x=None):
-    torch.manual_seed(7)
-    return model(zoo.floats(4, 16) if x is None else x).float().pow(2).mean()
-
-
 def both(run, actions=("offload",), block=Block):
     """run(model) on a plain and on a wrapped chain of blocks must give the same."""
     model = zoo.wrap_with(chain(block), actions)
@@ -83,43 +70,10 @@ def both(run, actions=("offload",), block=Block):
 # Trap 1: records that are freed at the first unpack
 
 
-def _retained(model):
-    loss, found = loss_of(model), []
-    for keep in (True, True, False):
-        loss.backward(retain_graph=keep)
-        found.append(gradients(model))
-    return found
-
-
-def _twice_differentiated(model):
-    first = torch.autograd.grad(loss_of(model), list(model.parameters()), create_graph=True)
-    sum(g.pow(2).sum() for g in first).backward()
-    return [g.detach() for g in first], gradients(model)
-
-
-def _two_forwards(model):
-    first, second, third = (loss_of(model) for _ in range(3))
-    second.backward()
-    first.backward()
-    del third
-    return gradients(model)
-
-
-def _partly(model):
-    loss = loss_of(model)
-    some = torch.autograd.grad(loss, list(model.blocks[-1].parameters()), retain_graph=True)
-    loss.backward()
-    return some, gradients(model)
-
-
-def _forward_only(model):
-    return loss_of(model).detach()
-
-
 @pytest.mark.parametrize(
     "actions", [["offload"], ["offload_blocking"], ["offload", "recompute"], ["recompute_offload"]]
 )
-@pytest.mark.parametrize("run", [_retained, _twice_differentiated, _two_forwards, _partly, _forward_only])
+@pytest.mark.parametrize("run", GRAPHS)
 def test_trap_1_unpacked_again(run, actions):
     both(run, actions)
 

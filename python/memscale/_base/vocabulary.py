@@ -20,6 +20,7 @@ class Action(NamedTuple):
     sentence: str  # with %s for the layers
     letter: str
     techniques: int  # that must be allowed
+    keeps: int  # kinds of results that a recomputation need not compute
     recomputes: bool  # runs as recomputed, else as plain
     needs_link: bool
     is_runnable: bool  # this version can run it

@@ -49,7 +49,14 @@
     X(raw_stream)           /* (index of a GPU) -> its current stream as a number */                                   \
     X(cast_node_type)       /* the type of grad_fn of a tensor that is a cast */                                       \
     X(cast_source)          /* (such a grad_fn, its tensor) -> the parameter that it is a cast of, or None */          \
-    X(cast_to)              /* (parameter, dtype, shape, stride, offset) -> that view of the cast */
+    X(cast_to)              /* (tensor, dtype, shape, stride, offset) -> that view of its cast */                      \
+    X(cast_operand)         /* (such a grad_fn, list of tensors) -> the index of the one that was cast, or -1 */       \
+    X(view_again)           /* (tensor, dtype, shape, stride, offset) -> that view of its storage, without history */  \
+    X(with_history)         /* (tensor) -> an alias that autograd takes for the result of something */                 \
+    X(attention_functions)  /* tuple of torch's functions: of attention, see kept.c */                                 \
+    X(product_functions)    /* the same of products and convolutions */                                                \
+    X(push_mode)            /* (object): on torch's stack of function modes */                                         \
+    X(pop_mode)             /* () -> the object on top of it, which is taken off */
 
 /* Attributes of tensors that are read for each of them. bind() is given torch's own descriptor of each, as get_NAME.
  */

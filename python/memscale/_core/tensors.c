@@ -39,6 +39,54 @@ PyObject *core_without_history(core_state *state, PyObject *tensor) {
     return alias;
 }
 
+/* ---- Views ---- */
+
+int core_view_read(core_state *state, PyObject *tensor, core_view *out) {
+    PyObject *offset = PyObject_CallMethodObjArgs(tensor, state->str_storage_offset, NULL);
+    out->offset = offset == NULL ? -1 : PyLong_AsLongLong(offset);
+    Py_XDECREF(offset);
+    if (out->offset == -1 && PyErr_Occurred()) return -1;
+    out->dtype = CORE_READ(state, tensor, dtype);
+    out->shape = CORE_READ(state, tensor, shape);
+    out->stride = PyObject_CallMethodObjArgs(tensor, state->str_stride, NULL);
+    return out->dtype == NULL || out->shape == NULL || out->stride == NULL ? -1 : 0;
+}
+
+void core_view_clear(core_view *self) {
+    Py_CLEAR(self->dtype);
+    Py_CLEAR(self->shape);
+    Py_CLEAR(self->stride);
+}
+
+PyObject *core_view_call(PyObject *function, PyObject *what, const core_view *view) {
+    PyObject *offset = PyLong_FromLongLong(view->offset);
+    if (offset == NULL) return NULL;
+    PyObject *result =
+        PyObject_CallFunctionObjArgs(function, what, view->dtype, view->shape, view->stride, offset, NULL);
+    Py_DECREF(offset);
+    return result;
+}
+
+int core_view_same(const core_view *a, const core_view *b) {
+    if (a->dtype != b->dtype || a->offset != b->offset) return 0;
+    int same = PyObject_RichCompareBool(a->shape, b->shape, Py_EQ);
+    return same == 1 ? PyObject_RichCompareBool(a->stride, b->stride, Py_EQ) : same;
+}
+
+int64_t core_storage_id(core_state *state, PyObject *storage) {
+    PyObject *value = PyObject_GetAttr(storage, state->str__cdata);
+    int64_t id = value == NULL ? -1 : PyLong_AsLongLong(value);
+    Py_XDECREF(value);
+    return id;
+}
+
+int64_t core_storage_id_of(core_state *state, PyObject *tensor) {
+    PyObject *storage = PyObject_CallFunctionObjArgs(state->storage_of, tensor, NULL);
+    int64_t id = storage == NULL ? -1 : core_storage_id(state, storage);
+    Py_XDECREF(storage);
+    return id;
+}
+
 /* ---- Finding tensors ---- */
 
 static int walk(core_state *state, PyObject *object, PyObject *found, int depth);

@@ -26,6 +26,30 @@ int64_t core_tensor_version(core_state *state, PyObject *tensor);
  */
 PyObject *core_without_history(core_state *state, PyObject *tensor);
 
+/* ---- Views ---- */
+
+/* What a tensor looks like on its storage. */
+typedef struct core_view {
+    PyObject *dtype, *shape, *stride; /* owned; NULL: nothing was read */
+    int64_t offset;
+} core_view;
+
+/* -1 with an exception; what was read then has to be cleared. */
+int core_view_read(core_state *state, PyObject *tensor, core_view *out);
+void core_view_clear(core_view *self);
+
+/* Call function(what, dtype, shape, stride, offset). */
+PyObject *core_view_call(PyObject *function, PyObject *what, const core_view *view);
+
+/* Do they look the same? -1 with an exception. */
+int core_view_same(const core_view *a, const core_view *b);
+
+/* The number of a storage, unique while it lives; -1 with an exception, which no number is. */
+int64_t core_storage_id(core_state *state, PyObject *storage);
+
+/* The same for the storage of a tensor. */
+int64_t core_storage_id_of(core_state *state, PyObject *tensor);
+
 /* ---- In tuples, lists, dicts and dataclasses ---- */
 
 #define CORE_MAX_DEPTH 32 /* deeper nesting, or a container that holds itself, is passed on as it is */

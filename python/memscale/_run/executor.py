@@ -258,6 +258,7 @@ class Executor:
         for unit in self._units:
             unit.handler = handler if unit.excluded is None else None
             unit.put_inputs = None
+            unit.keeps = 0
 
     def _leave_watch(self) -> None:
         """If a watched step has failed, the plan is in force again, if there is one."""

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from .. import _core
 from .._base.vocabulary import ACTIONS
+from .._trace.model_modules import is_compiled
 from ..plans import Plan
 from .hooks import active_hooks
 from .messages import Messages
@@ -94,6 +95,9 @@ def _offload(parts: Parts, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, 
 HANDLERS: dict[str, Handler | None] = {
     "keep": None,
     "recompute": _recompute,
+    "recompute_except_both": _recompute,  # with the results that unit.keeps says
+    "recompute_except_products": _recompute,
+    "recompute_except_attention": _recompute,
     "offload": _offload,
     "offload_blocking": functools.partial(_offload, waits=True),
     "recompute_offload": _recompute_offload,
@@ -101,7 +105,7 @@ HANDLERS: dict[str, Handler | None] = {
 }
 
 # The same for layers that run shortly after one that is offloaded.
-_NEAR = {"keep": _keep_near, "recompute": _recompute_near}
+_NEAR = {None: _keep_near, _recompute: _recompute_near}
 
 
 def assign(units: Iterable[Unit], plan: Plan) -> None:
@@ -110,7 +114,8 @@ def assign(units: Iterable[Unit], plan: Plan) -> None:
     n_near = 0
     for unit in units:
         row = rows[unit.name]
-        table = _NEAR if n_near > 0 and row.identifier in _NEAR else HANDLERS
+        handler = HANDLERS[row.identifier] if unit.excluded is None else None
+        unit.handler = _NEAR.get(handler, handler) if n_near > 0 else handler
         n_near = N_LEAVING if row.needs_link else n_near - 1
-        unit.handler = table[row.identifier] if unit.excluded is None else None
         unit.put_inputs = None
+        unit.keeps = row.keeps if row.keeps and not is_compiled(unit.module) else 0

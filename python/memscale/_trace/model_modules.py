@@ -32,6 +32,16 @@ def _own_hash(module: nn.Module) -> int:
     return _core.hash64("\n".join(parts).encode())
 
 
+def is_compiled(module: nn.Module) -> bool:
+    """Does torch.compile run any of it?"""
+    return any(
+        getattr(part, "_compiled_call_impl", None) is not None
+        or type(part).__name__ == "OptimizedModule"
+        or hasattr(part.forward, "_torchdynamo_orig_callable")
+        for part in module.modules()
+    )
+
+
 def _flags(module: nn.Module) -> int:
     if isinstance(module, torch.jit.ScriptModule):
         return _core.MODULE_OPAQUE  # compiled: it takes no shim, and neither does anything below

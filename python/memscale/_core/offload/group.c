@@ -32,15 +32,8 @@ static int64_t ask(PyObject *storage, PyObject *method) {
     return number;
 }
 
-static int64_t id_of(core_state *state, PyObject *storage) {
-    PyObject *value = PyObject_GetAttr(storage, state->str__cdata);
-    int64_t id = value == NULL ? -1 : PyLong_AsLongLong(value);
-    Py_XDECREF(value);
-    return id;
-}
-
 Py_ssize_t core_group_add(core_state *state, core_group *self, PyObject *storage) {
-    int64_t id = id_of(state, storage);
+    int64_t id = core_storage_id(state, storage);
     if (id == -1 && PyErr_Occurred()) return -1;
     for (Py_ssize_t i = self->n_pieces; i-- > 0;)
         if (self->pieces[i].id == id) return i; /* it is held, so no other one has its address */
@@ -61,33 +54,7 @@ Py_ssize_t core_group_add(core_state *state, core_group *self, PyObject *storage
     return self->n_pieces++;
 }
 
-/* ---- Views ---- */
-
-int core_view_read(core_state *state, PyObject *tensor, core_view *out) {
-    PyObject *offset = PyObject_CallMethodObjArgs(tensor, state->str_storage_offset, NULL);
-    out->offset = offset == NULL ? -1 : PyLong_AsLongLong(offset);
-    Py_XDECREF(offset);
-    if (out->offset == -1 && PyErr_Occurred()) return -1;
-    out->dtype = CORE_READ(state, tensor, dtype);
-    out->shape = CORE_READ(state, tensor, shape);
-    out->stride = PyObject_CallMethodObjArgs(tensor, state->str_stride, NULL);
-    return out->dtype == NULL || out->shape == NULL || out->stride == NULL ? -1 : 0;
-}
-
-void core_view_clear(core_view *self) {
-    Py_CLEAR(self->dtype);
-    Py_CLEAR(self->shape);
-    Py_CLEAR(self->stride);
-}
-
-PyObject *core_view_call(PyObject *function, PyObject *what, const core_view *view) {
-    PyObject *offset = PyLong_FromLongLong(view->offset);
-    if (offset == NULL) return NULL;
-    PyObject *result =
-        PyObject_CallFunctionObjArgs(function, what, view->dtype, view->shape, view->stride, offset, NULL);
-    Py_DECREF(offset);
-    return result;
-}
+/* ---- What is used ---- */
 
 /* The part of its storage that a tensor uses. */
 static int add_span(core_state *state, PyObject *tensor, const core_view *view, core_piece *piece) {

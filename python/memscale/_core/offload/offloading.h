@@ -87,18 +87,6 @@ struct core_group {
     PyThread_type_lock lock;
 };
 
-/* What a tensor looks like on its storage. */
-typedef struct core_view {
-    PyObject *dtype, *shape, *stride; /* owned; NULL: nothing was read */
-    int64_t offset;
-} core_view;
-
-int core_view_read(core_state *state, PyObject *tensor, core_view *out);
-void core_view_clear(core_view *self);
-
-/* Call function(what, dtype, shape, stride, offset). */
-PyObject *core_view_call(PyObject *function, PyObject *what, const core_view *view);
-
 /* A point of backward at which a group is fetched. */
 typedef struct core_mark {
     PyObject *owner;   /* owned: of the group; NULL: there is none */

@@ -426,15 +426,13 @@ int core_call_enter(core_state *state, Call *self) {
 static PyObject *run_and_note(core_state *state, Call *self, const core_facts *facts, PyObject *args,
                               PyObject *kwargs) {
     PyObject *saved = core_saved_new(state, self, 0);
-    PyObject *pack = saved == NULL ? NULL : PyObject_GetAttr(saved, state->str_pack);
     PyObject *result = NULL;
     core_randomness_clear(&self->random);
-    if (pack != NULL && core_randomness_note(state, &self->random, self->devices, self->state->generators,
+    if (saved != NULL && core_randomness_note(state, &self->random, self->devices, self->state->generators,
                                              facts->draws_outside_torch) == 0)
-        result = core_run_hooked(state, pack, state->unpack, self->unit->plain, args, kwargs);
+        result = core_saved_run(state, saved, 1, self->unit->plain, args, kwargs);
     if (result != NULL && core_randomness_keep_moved(state, &self->random, facts->draws_random_numbers) < 0)
         Py_CLEAR(result);
-    Py_XDECREF(pack);
     Py_XDECREF(saved);
     return result;
 }
@@ -559,11 +557,8 @@ int core_call_recompute(core_state *state, Call *self, PyObject *saved) {
     if (announce(state, self) < 0 || check_unchanged(state, self) < 0) return -1;
     if (self->away != NULL && call_method_void(self->away, state->str_bring) < 0) return -1;
     if (core_call_enter(state, self) < 0) return -1;
-    PyObject *collect = PyObject_GetAttr(saved, state->str_collect);
-    PyObject *result =
-        core_run_hooked(state, collect, state->unpack, self->unit->plain, self->inputs.args, self->inputs.kwargs);
+    PyObject *result = core_saved_run(state, saved, 0, self->unit->plain, self->inputs.args, self->inputs.kwargs);
     int status = result == NULL ? -1 : 0;
-    Py_XDECREF(collect);
     Py_XDECREF(result);
     if (status < 0 && PyErr_ExceptionMatches(state->stop)) { /* all needed tensors are recomputed */
         PyErr_Clear();

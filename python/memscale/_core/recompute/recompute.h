@@ -18,8 +18,9 @@
  *
  * The files, in the order in which a saved tensor passes them: call.c (a unit is called), conditions.c and modules.c
  * (what the call depends on; owned.c: what its modules own), saved.c (its tensors are saved, and asked for in
- * backward), call.c (it is recomputed). Besides: unit.c (Unit and Call as Python sees them), check.c (the first run of
- * a unit, which is checked), randomness.c (random generators outside of calls).
+ * backward), call.c (it is recomputed), kept.c (but for results that were kept). Besides: unit.c (Unit and Call as
+ * Python sees them), check.c (the first run of a unit, which is checked), randomness.c (random generators outside of
+ * calls).
  */
 #ifndef MS_RECOMPUTE_H
 #define MS_RECOMPUTE_H
@@ -145,6 +146,9 @@ typedef struct core_facts {
     int leaves_no_trace;     /* in its modules: it can be recomputed in place */
 } core_facts;
 
+/* How the result of a function in a unit's forward fared when it was kept for the first time. */
+enum core_trust { TRUST_UNKNOWN, TRUST_EQUAL, TRUST_NEVER };
+
 typedef struct Unit {
     PyObject_HEAD
     PyObject *name;        /* str */
@@ -156,6 +160,12 @@ typedef struct Unit {
     PyObject *put_inputs;  /* called with the call's own aliases of its inputs after its forward, or None: they may be
                               empty until bring() of what it returns is called */
     PyObject *on_save;     /* called for each tensor that autograd saves: see core_call_note_save(); or None */
+    unsigned keeps;        /* enum ms_keep: the results that its recomputations need not compute */
+    struct core_trusts {
+        PyObject *function; /* borrowed from the table of functions */
+        int trust;          /* enum core_trust */
+    } *trusts;              /* owned array: for each function of kept.c that the forward calls, in its order */
+    Py_ssize_t n_trusts;
     core_facts *facts;     /* owned array */
     Py_ssize_t n_facts;
     ModuleState *state;      /* the last capture, if it may be used again */
@@ -167,6 +177,11 @@ typedef struct Unit {
 /* Remember what was learned about a unit, in place of what is known for the same training flags. Takes over what
  * `facts` owns, also on failure. */
 int core_unit_learn(Unit *unit, core_facts *facts);
+
+/* What is known of the index-th function, and what a comparison has shown. Results may differ between shapes: once is
+ * enough to be never trusted again. */
+int core_unit_trust(const Unit *unit, Py_ssize_t index, PyObject *function);
+int core_unit_set_trust(Unit *unit, Py_ssize_t index, PyObject *function, int trust);
 
 typedef struct Call {
     PyObject_HEAD
@@ -238,7 +253,53 @@ int core_call_recompute(core_state *state, Call *self, PyObject *saved);
  * with an exception. */
 int core_call_note_save(Call *self, Py_ssize_t index, PyObject *tensor);
 
+/* ---- kept.c: results of a call that need not be computed again ---- */
+
+typedef struct core_kept core_kept;
+
+core_kept *core_kept_new(unsigned keeps);
+void core_kept_free(core_kept *self);
+int core_kept_visit(const core_kept *self, visitproc visit, void *arg);
+
+/* Is the function one whose results may be kept? */
+int core_kept_handles(const core_state *state, PyObject *function);
+
+/* In forward: the function is called after so many tensors were saved; one is saved during it; it has returned, or
+ * raised (NULL, and its exception stays). -1 with an exception. */
+int core_kept_open(core_state *state, core_kept *self, const Unit *unit, PyObject *function, PyObject *args,
+                   PyObject *kwargs, Py_ssize_t n_saved);
+int core_kept_save(core_state *state, core_kept *self, PyObject *tensor);
+int core_kept_close(core_state *state, core_kept *self, PyObject *result, Py_ssize_t n_saved);
+
+/* Release what is not needed if only the first `n_alive` saved tensors can be asked for. */
+void core_kept_release(core_kept *self, Py_ssize_t n_alive);
+
+/* In place of a function. */
+typedef struct core_found {
+    Py_ssize_t index;
+    PyObject *result; /* owned */
+    PyObject *saved;  /* owned list: what autograd would save */
+} core_found;
+
+/* In a recomputation: it begins; the function is called after so many tensors were saved: is its result there (1)? 0 if
+ * it must be computed, -1 with an exception. */
+void core_kept_rewind(core_kept *self);
+int core_kept_find(core_state *state, core_kept *self, PyObject *function, PyObject *args, PyObject *kwargs,
+                   Py_ssize_t n_saved, core_found *out);
+
+/* The function is not computed: let what else it does happen. -1 with an exception. */
+int core_kept_skip(core_state *state, const core_kept *self, const core_found *found);
+
+/* Is what was found equal to what the function returned and to what was saved, a list with None where nobody can ask
+ * for it? -1 with an exception. */
+int core_found_equals(core_state *state, const core_found *found, PyObject *result, PyObject *saved);
+void core_found_clear(core_found *found);
+
 /* ---- saved.c: the saved tensors of a call ---- */
+
+/* Run a forward with the saved tensors as hook: the first run (pack), or a recomputation (collect). */
+PyObject *core_saved_run(core_state *state, PyObject *saved, int is_first, PyObject *function, PyObject *args,
+                         PyObject *kwargs);
 
 /* New reference. With `keep` it holds the tensors, as plain autograd would, until core_saved_release(). */
 PyObject *core_saved_new(core_state *state, Call *call, int keep);

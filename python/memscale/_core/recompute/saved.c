@@ -14,6 +14,7 @@
  *   - With `keep`, the tensors are held as plain autograd would hold them, until core_saved_release(). They are held as
  *     detached aliases: a saved output itself would close a cycle through C++ that no collector sees.
  *   - A parameter that is saved is kept: it exists anyway, and need not be found in a recomputation.
+ *   - While it is on torch's stack of function modes, functions whose results may be kept are run by kept.c.
  *   - Recomputed tensors are held as they are, with the graph of the recomputation, which has nothing but None in place
  *     of saved tensors. It goes with them, as the handles die or are served.
  */
@@ -53,6 +54,8 @@ struct SavedTensors {
     int failed;        /* it saved something else: reported again if somebody swallowed the exception */
     int64_t task;      /* backward that the held tensors belong to */
     int keep;
+    core_kept *kept;    /* owned; NULL: no results are kept */
+    Py_ssize_t n_alive; /* the last slots, from this one on, can not be asked for any more */
     PyThread_type_lock lock; /* one recomputation at a time; taken without waiting while the GIL is held */
     unsigned long owner;     /* thread that holds the lock */
 };
@@ -143,6 +146,11 @@ static PyObject *saved_pack(PyObject *object, PyObject *tensor) {
     Py_INCREF(self);
     handle->saved = self;
     handle->index = self->n_slots - 1;
+    self->n_alive = self->n_slots;
+    if (self->kept != NULL && core_kept_save(state, self->kept, tensor) < 0) {
+        Py_DECREF(handle);
+        return NULL;
+    }
     /* The second run of a check, in which the call is entered, is not the step's own. */
     if (self->call->entered == 0 && core_call_note_save(self->call, handle->index, tensor) < 0) {
         Py_DECREF(handle);
@@ -211,6 +219,111 @@ static PyObject *saved_collect(PyObject *object, PyObject *tensor) {
     Py_RETURN_NONE;
 }
 
+/* ---- Functions whose results are kept ---- */
+
+/* What a recomputation has just saved for these slots, as a new list, with None where nobody can ask for it. */
+static PyObject *list_saved(const SavedTensors *self, Py_ssize_t first, Py_ssize_t n) {
+    PyObject *list = PyList_New(0);
+    for (Py_ssize_t i = first; list != NULL && i < first + n; i++) {
+        int is_there = i < self->n_slots && self->slots[i].handle != NULL && self->slots[i].tensor != NULL;
+        if (PyList_Append(list, is_there ? self->slots[i].tensor : Py_None) < 0) Py_CLEAR(list);
+    }
+    return list;
+}
+
+/* Compute a function whose result was kept, and compare: it is the first time. */
+static PyObject *compare(core_state *state, SavedTensors *self, const core_found *found, PyObject *function,
+                         PyObject *args, PyObject *kwargs) {
+    Py_ssize_t before = self->cursor, n = PyList_Size(found->saved);
+    PyObject *result = PyObject_Call(function, args, kwargs);
+    PyObject *saved = result == NULL ? NULL : list_saved(self, before, n);
+    int same = saved == NULL ? -1 : self->cursor - before == n;
+    if (same == 1) same = core_found_equals(state, found, result, saved);
+    Py_XDECREF(saved);
+    if (same >= 0)
+        same = core_unit_set_trust(self->call->unit, found->index, function, same ? TRUST_EQUAL : TRUST_NEVER);
+    if (same < 0) Py_CLEAR(result);
+    return result;
+}
+
+static PyObject *saved_collect(PyObject *object, PyObject *tensor);
+
+/* Save what the function would, and return what it would. */
+static PyObject *skip(core_state *state, SavedTensors *self, core_found *found) {
+    for (Py_ssize_t i = 0; i < PyList_Size(found->saved); i++) {
+        PyObject *done = saved_collect((PyObject *)self, PyList_GetItem(found->saved, i));
+        if (done == NULL) return NULL;
+        Py_DECREF(done);
+    }
+    if (core_kept_skip(state, self->kept, found) < 0) return NULL;
+    Py_INCREF(found->result);
+    return found->result;
+}
+
+static PyObject *run_again(core_state *state, SavedTensors *self, PyObject *function, PyObject *args,
+                           PyObject *kwargs) {
+    core_found found = {0};
+    PyObject *result = NULL;
+    int is_there = core_kept_find(state, self->kept, function, args, kwargs, self->cursor, &found);
+    if (is_there == 0) return PyObject_Call(function, args, kwargs);
+    if (is_there == 1)
+        result = core_unit_trust(self->call->unit, found.index, function) == TRUST_EQUAL
+                     ? skip(state, self, &found)
+                     : compare(state, self, &found, function, args, kwargs);
+    core_found_clear(&found);
+    return result;
+}
+
+static PyObject *run_first(core_state *state, SavedTensors *self, PyObject *function, PyObject *args,
+                           PyObject *kwargs) {
+    if (core_kept_open(state, self->kept, self->call->unit, function, args, kwargs, self->n_slots) < 0) return NULL;
+    PyObject *result = PyObject_Call(function, args, kwargs);
+    if (core_kept_close(state, self->kept, result, self->n_slots) < 0) Py_CLEAR(result);
+    return result;
+}
+
+PyDoc_STRVAR(function_doc, "__torch_function__($self, function, types, args, kwargs=None, /)\n--\n\n"
+                           "The function mode of the first run and of recomputations.");
+
+static PyObject *saved_torch_function(PyObject *object, PyObject *const *args, Py_ssize_t n) {
+    SavedTensors *self = (SavedTensors *)object;
+    core_state *state = core_state_of_type(Py_TYPE(object));
+    if (n < 3 || n > 4 || !PyTuple_Check(args[2]) || (n == 4 && args[3] != Py_None && !PyDict_Check(args[3]))) {
+        PyErr_SetString(PyExc_TypeError, "__torch_function__() takes a function, types, a tuple and a dict");
+        return NULL;
+    }
+    PyObject *kwargs = n == 4 && args[3] != Py_None ? args[3] : NULL;
+    if (self->kept == NULL || !core_kept_handles(state, args[0])) return PyObject_Call(args[0], args[2], kwargs);
+    return (self->last < 0 ? run_first : run_again)(state, self, args[0], args[2], kwargs);
+}
+
+static PyObject *run_in_mode(core_state *state, PyObject *object, PyObject *hook, PyObject *function, PyObject *args,
+                             PyObject *kwargs) {
+    PyObject *done = hook == NULL ? NULL : PyObject_CallFunctionObjArgs(state->push_mode, object, NULL);
+    if (done == NULL) return NULL;
+    Py_DECREF(done);
+    PyObject *result = core_run_hooked(state, hook, state->unpack, function, args, kwargs);
+    core_pending pending = core_set_aside();
+    done = PyObject_CallNoArgs(state->pop_mode);
+    core_put_back(pending);
+    if (done == NULL) Py_CLEAR(result);
+    Py_XDECREF(done);
+    return result;
+}
+
+PyObject *core_saved_run(core_state *state, PyObject *object, int is_first, PyObject *function, PyObject *args,
+                         PyObject *kwargs) {
+    SavedTensors *self = (SavedTensors *)object;
+    unsigned keeps = self->call->unit->keeps;
+    if (is_first && keeps != 0 && self->kept == NULL && (self->kept = core_kept_new(keeps)) == NULL) return NULL;
+    PyObject *hook = PyObject_GetAttr(object, is_first ? state->str_pack : state->str_collect);
+    PyObject *result = self->kept == NULL ? core_run_hooked(state, hook, state->unpack, function, args, kwargs)
+                                          : run_in_mode(state, object, hook, function, args, kwargs);
+    Py_XDECREF(hook);
+    if (is_first && self->kept != NULL) core_kept_release(self->kept, self->n_alive); /* the last results */
+    return result;
+}
+
 static int raise_short(const core_state *state, const SavedTensors *self, Py_ssize_t last) {
     PyErr_Format(
         state->error,
@@ -237,6 +350,7 @@ static int recompute(core_state *state, SavedTensors *self, int64_t task) {
     self->task = CORE_NO_TASK;
     self->failed = 0;
     self->cursor = 0;
+    if (self->kept != NULL) core_kept_rewind(self->kept);
     self->last = self->n_slots - 1;
     while (self->last > 0 && (self->slots[self->last].handle == NULL || self->slots[self->last].is_parameter))
         self->last--;
@@ -371,7 +485,7 @@ static int saved_traverse(PyObject *object, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(object));
     Py_VISIT(self->call);
     for (Py_ssize_t i = 0; i < self->n_slots; i++) Py_VISIT(self->slots[i].tensor);
-    return 0;
+    return core_kept_visit(self->kept, visit, arg);
 }
 
 static int saved_clear(PyObject *object) {
@@ -386,11 +500,20 @@ static void saved_dealloc(PyObject *object) {
     PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object);
     Py_CLEAR(self->call);
+    core_kept_free(self->kept);
     for (Py_ssize_t i = 0; i < self->n_slots; i++) forget(&self->slots[i]);
     PyMem_Free(self->slots);
     if (self->lock != NULL) PyThread_free_lock(self->lock);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
     Py_DECREF(type);
+}
+
+/* A handle has died: what was kept for slots after those that are left is not needed any more. */
+static void release_kept(SavedTensors *self) {
+    while (self->n_alive > 0 &&
+           (self->slots[self->n_alive - 1].handle == NULL || self->slots[self->n_alive - 1].is_parameter))
+        self->n_alive--;
+    core_kept_release(self->kept, self->n_alive);
 }
 
 static void handle_dealloc(PyObject *object) {
@@ -400,6 +523,7 @@ static void handle_dealloc(PyObject *object) {
         slot *s = &self->saved->slots[self->index];
         s->handle = NULL;
         Py_CLEAR(s->tensor);
+        if (self->saved->kept != NULL) release_kept(self->saved);
         Py_DECREF(self->saved);
     }
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
@@ -409,6 +533,7 @@ static void handle_dealloc(PyObject *object) {
 static PyMethodDef saved_methods[] = {
     {"pack", saved_pack, METH_O, pack_doc},
     {"collect", saved_collect, METH_O, collect_doc},
+    {"__torch_function__", (PyCFunction)(void (*)(void))saved_torch_function, METH_FASTCALL, function_doc},
     {NULL, NULL, 0, NULL},
 };
 

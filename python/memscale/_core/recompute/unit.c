@@ -34,6 +34,27 @@ int core_unit_learn(Unit *unit, core_facts *facts) {
     return 0;
 }
 
+/* ---- What is known of results that were kept ---- */
+
+int core_unit_trust(const Unit *unit, Py_ssize_t index, PyObject *function) {
+    if (index >= unit->n_trusts || unit->trusts[index].function != function) return TRUST_UNKNOWN;
+    return unit->trusts[index].trust;
+}
+
+int core_unit_set_trust(Unit *unit, Py_ssize_t index, PyObject *function, int trust) {
+    if (index >= unit->n_trusts) {
+        struct core_trusts *grown = PyMem_Realloc(unit->trusts, (size_t)(index + 1) * sizeof *grown);
+        if (grown == NULL) {
+            (void)PyErr_NoMemory();
+            return -1;
+        }
+        unit->trusts = grown;
+        while (unit->n_trusts <= index) unit->trusts[unit->n_trusts++] = (struct core_trusts){0};
+    }
+    unit->trusts[index] = (struct core_trusts){.function = function, .trust = trust};
+    return 0;
+}
+
 static int unit_init(PyObject *object, PyObject *args, PyObject *kwargs) {
     Unit *self = (Unit *)object;
     static char *names[] = {(char *)"name", (char *)"module", (char *)"plain", NULL};
@@ -89,6 +110,7 @@ static void unit_dealloc(PyObject *object) {
     Py_CLEAR(self->name);
     for (Py_ssize_t i = 0; i < self->n_facts; i++) forget_facts(&self->facts[i]);
     PyMem_Free(self->facts);
+    PyMem_Free(self->trusts);
     if (self->lock != NULL) PyThread_free_lock(self->lock);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
     Py_DECREF(type);
@@ -105,10 +127,32 @@ static PyMemberDef unit_members[] = {
     {"put_inputs", T_OBJECT, offsetof(Unit, put_inputs), 0,
      "Called with a list of the call's own aliases of inputs after its forward, or None. What it returns is told "
      "bring() before the recomputation."},
+    {"keeps", T_UINT, offsetof(Unit, keeps), 0,
+     "The results that a recomputation need not compute (Action.keeps), of calls from now on."},
     {"on_save", T_OBJECT, offsetof(Unit, on_save), 0,
      "Called as on_save(call, index, tensor) for each tensor that autograd saves in forward, and again for the tensor "
      "that takes its place in a recomputation; or None."},
     {NULL, 0, 0, 0, NULL},
+};
+
+static PyObject *get_trusts(PyObject *object, void *Py_UNUSED(closure)) {
+    static const char *const names[] = {"unknown", "equal", "never"};
+    Unit *self = (Unit *)object;
+    PyObject *list = PyList_New(0);
+    for (Py_ssize_t i = 0; list != NULL && i < self->n_trusts; i++) {
+        PyObject *name = PyUnicode_FromString(names[self->trusts[i].trust]);
+        if (name == NULL || PyList_Append(list, name) < 0) Py_CLEAR(list);
+        Py_XDECREF(name);
+    }
+    return list;
+}
+
+static PyGetSetDef unit_getset[] = {
+    {"trusts", get_trusts, NULL,
+     "For each product and attention of its forward, whether its result was found equal when it was kept: 'unknown', "
+     "'equal', or 'never' (it is not kept any more).",
+     NULL},
+    {NULL, NULL, NULL, NULL, NULL},
 };
 
 PyDoc_STRVAR(unit_run_doc,
@@ -134,6 +178,7 @@ static PyType_Slot unit_slots[] = {
     {Py_tp_traverse, unit_traverse},
     {Py_tp_clear, unit_clear},
     {Py_tp_members, unit_members},
+    {Py_tp_getset, unit_getset},
     {0, NULL},
 };
 
