@@ -95,17 +95,15 @@ def _offload(parts: Parts, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, 
 HANDLERS: dict[str, Handler | None] = {
     "keep": None,
     "recompute": _recompute,
-    "recompute_except_both": _recompute,  # with the results that unit.keeps says
-    "recompute_except_products": _recompute,
-    "recompute_except_attention": _recompute,
     "offload": _offload,
     "offload_blocking": functools.partial(_offload, waits=True),
     "recompute_offload": _recompute_offload,
     "recompute_offload_blocking": functools.partial(_recompute_offload, waits=True),
 }
+HANDLERS.update((row.identifier, _recompute) for row in ACTIONS if row.keeps)  # with the results that unit.keeps says
 
 # The same for layers that run shortly after one that is offloaded.
-_NEAR = {None: _keep_near, _recompute: _recompute_near}
+_NEAR: dict[Handler | None, Handler] = {None: _keep_near, _recompute: _recompute_near}
 
 
 def assign(units: Iterable[Unit], plan: Plan) -> None:

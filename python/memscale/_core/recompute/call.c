@@ -429,7 +429,7 @@ static PyObject *run_and_note(core_state *state, Call *self, const core_facts *f
     PyObject *result = NULL;
     core_randomness_clear(&self->random);
     if (saved != NULL && core_randomness_note(state, &self->random, self->devices, self->state->generators,
-                                             facts->draws_outside_torch) == 0)
+                                              facts->draws_outside_torch) == 0)
         result = core_saved_run(state, saved, 1, self->unit->plain, args, kwargs);
     if (result != NULL && core_randomness_keep_moved(state, &self->random, facts->draws_random_numbers) < 0)
         Py_CLEAR(result);

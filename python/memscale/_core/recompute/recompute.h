@@ -166,7 +166,7 @@ typedef struct Unit {
         int trust;          /* enum core_trust */
     } *trusts;              /* owned array: for each function of kept.c that the forward calls, in its order */
     Py_ssize_t n_trusts;
-    core_facts *facts;     /* owned array */
+    core_facts *facts; /* owned array */
     Py_ssize_t n_facts;
     ModuleState *state;      /* the last capture, if it may be used again */
     PyThread_type_lock lock; /* held during a recomputation; waited for without the GIL */

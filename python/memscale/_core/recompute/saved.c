@@ -54,8 +54,8 @@ struct SavedTensors {
     int failed;        /* it saved something else: reported again if somebody swallowed the exception */
     int64_t task;      /* backward that the held tensors belong to */
     int keep;
-    core_kept *kept;    /* owned; NULL: no results are kept */
-    Py_ssize_t n_alive; /* the last slots, from this one on, can not be asked for any more */
+    core_kept *kept;         /* owned; NULL: no results are kept */
+    Py_ssize_t n_alive;      /* the last slots, from this one on, can not be asked for any more */
     PyThread_type_lock lock; /* one recomputation at a time; taken without waiting while the GIL is held */
     unsigned long owner;     /* thread that holds the lock */
 };
@@ -245,8 +245,6 @@ static PyObject *compare(core_state *state, SavedTensors *self, const core_found
     if (same < 0) Py_CLEAR(result);
     return result;
 }
-
-static PyObject *saved_collect(PyObject *object, PyObject *tensor);
 
 /* Save what the function would, and return what it would. */
 static PyObject *skip(core_state *state, SavedTensors *self, core_found *found) {
