@@ -1,4 +1,4 @@
-"""What it costs to keep activations in host memory, and what it saves, next to recomputing them.
+"""What it costs to keep activations in host memory, or some results, and what it saves, next to recomputing all.
 
     python bench/offload.py [--pairs 30] [--small] [--only WAY] [--json FILE]
 
@@ -46,6 +46,9 @@ class Way:
 WAYS = {
     "torch's checkpointing": Way(lambda i, n: "keep", is_peers=True),
     "recompute": Way(lambda i, n: "recompute"),
+    "recompute except products": Way(lambda i, n: "recompute_except_products"),
+    "recompute except attention": Way(lambda i, n: "recompute_except_attention"),
+    "recompute except both": Way(lambda i, n: "recompute_except_both"),
     "recompute, inputs offloaded": Way(lambda i, n: "recompute_offload"),
     "recompute, inputs offloaded, blocking": Way(lambda i, n: "recompute_offload_blocking"),
     "first third offloaded": Way(lambda i, n: "offload" if i < n // 3 else "keep"),

@@ -175,12 +175,13 @@ class Run:
         precision = "bf16" if self.case.precision == "bf16" else None
         return memscale.profile(self.model, self.batch, optimizer=self.optimizer, precision=precision)
 
-    def recompute(self, names: list[str]) -> None:
+    def run(self, actions: dict[str, str]) -> None:
+        """Wrap, with a plan that does this to layers."""
         if self.plan is None:
             self.plan = memscale.plan(self.model, self.batch).to_json()
         plan = json.loads(self.plan)
         for unit in plan["units"]:
-            unit["action"] = "recompute" if unit["name"] in names else "keep"
+            unit["action"] = actions.get(unit["name"], "keep")
         plan["model_options"] = []
         memscale.wrap(self.model, memscale.Config(enable_logging=False), plan=Plan.from_json(json.dumps(plan)))
 

@@ -2,16 +2,17 @@
 
     python bench/slowdown.py --out FILE.json [--device cpu|cuda] [--only NAME] [--pairs 40] [--minutes 11] [--table F]
 
-Each model trains next to a copy of itself with every block recomputed, and with every second one: the models of
-``bench/budgets.py``, and some that are limited by the host. Steps are interleaved, and which of them goes first
-alternates; the figure is the median of the ratios of neighbours with its 95 % interval. On a GPU, all threads that
-queue operations share one core: torch runs the plain backward on a thread of its own and MemScale runs it on the
-calling one, so on cores of unequal speed the ratio would be that of the cores. Predicted is the ratio of two
-simulations: with rates that were calibrated once, at the start; with host costs that were measured between the steps of
-the row, as calibration measures them, since the speed of a shared host doubles and halves within minutes; and with the
-rates of the table. A row also has what the host took to queue each phase, and how many operations of each kind, saved
-tensors and recomputations the profile counts, so that costs can be fitted to the rows. It can be stopped and started
-again: rows that the file has are not measured twice, and after so many minutes it ends by itself.
+Each model trains next to a copy of itself with every block recomputed, with every second one, and with every one
+but its products, or its products and attention: the models of ``bench/budgets.py``, and some that are limited by
+the host. Steps are interleaved, and which of them goes first alternates; the figure is the median of the ratios of
+neighbours with its 95 % interval. On a GPU, all threads that queue operations share one core: torch runs the plain
+backward on a thread of its own and MemScale runs it on the calling one, so on cores of unequal speed the ratio
+would be that of the cores. Predicted is the ratio of two simulations: with rates that were calibrated once, at the
+start; with host costs that were measured between the steps of the row, as calibration measures them, since the
+speed of a shared host doubles and halves within minutes; and with the rates of the table. A row also has what the
+host took to queue each phase, and how many operations of each kind, saved tensors and recomputations the profile
+counts, so that costs can be fitted to the rows. It can be stopped and started again: rows that the file has are not
+measured twice, and after so many minutes it ends by itself.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ import transformers
 
 import memscale
 from memscale import _core
+from memscale._base.vocabulary import ACTIONS
 from memscale._core import Device, Rates
 from memscale._hw import host_costs
 from memscale._hw.host_costs import HostBench
@@ -44,7 +46,13 @@ from side_by_side import CPU_CASES, GPU_CASES, Case, Run, forget, interval, meas
 
 transformers.logging.set_verbosity_error()
 
-SHARES = ("all", "half")
+# Of the blocks every n-th, and what is done to it.
+SHARES = {
+    "all": (1, "recompute"),
+    "half": (2, "recompute"),
+    "except products": (1, "recompute_except_products"),
+    "except both": (1, "recompute_except_both"),
+}
 
 
 # Predicting
@@ -68,22 +76,23 @@ def table_rates(device: Device) -> Rates:
         return Rates.guess(known.capability, known.memory_bytes, device.n_multiprocessors)
 
 
-def actions_of(profile: Profile, names: list[str]) -> bytes:
-    """Keep is 0, recompute is 1."""
-    return array("i", [unit.name in names for unit in profile.units]).tobytes()
+def numbers_of(profile: Profile, actions: dict[str, str]) -> bytes:
+    """What is done to each unit; where nothing is said, it is kept."""
+    numbers = {action.identifier: action.number for action in ACTIONS}
+    return array("i", [numbers[actions.get(unit.name, "keep")] for unit in profile.units]).tobytes()
 
 
-def simulate(profile: Profile, names: list[str], device: Device) -> dict[str, float]:
+def simulate(profile: Profile, actions: dict[str, str], device: Device) -> dict[str, float]:
     """The step in milliseconds, and what the device and the host do in it."""
     flags = _core.SIMULATE_FUSED if profile.fused else 0
-    summary = profile.core.simulate(device, actions=actions_of(profile, names), flags=flags)
+    summary = profile.core.simulate(device, actions=numbers_of(profile, actions), flags=flags)
     return {name: summary[f"{name}_ns"] / 1e6 for name in ("step", "host", "device")}
 
 
-def count(profile: Profile, names: list[str]) -> dict[str, int]:
+def count(profile: Profile, done: dict[str, str]) -> dict[str, int]:
     """How often each host cost occurs: what a nanosecond more of it adds."""
     rates = {**profile.device.rates.as_dict(), **dict.fromkeys(host_costs.FIELDS, 1)}
-    actions = actions_of(profile, names)
+    actions = numbers_of(profile, done)
 
     def host_ns(kind: str | None) -> int:
         more = {} if kind is None else {kind: 2}
@@ -121,22 +130,23 @@ def measure(subject: Subject, share: str, options: argparse.Namespace) -> dict[s
     plain, wrapped, profile = subject.plain, subject.wrapped, subject.profile
     case, device = plain.case, plain.device
     blocks = [unit.name for unit in profile.units if unit.name in profile.blocks]
-    names = blocks if share == "all" else blocks[::2]
+    every, action = SHARES[share]
+    done = dict.fromkeys(blocks[::every], action)
     row: dict[str, Any] = {"case": str(case), **dataclasses.asdict(case), "share": share, "source": profile.source}
-    row |= {"n_recomputed": len(names), "n_units": len(profile.units)}
+    row |= {"n_recomputed": len(done), "n_units": len(profile.units)}
     for label, where in (
         ("once_", profile.device),
         ("table_", with_rates(profile.device, table_rates(profile.device))),
     ):
-        before, after = simulate(profile, [], where), simulate(profile, names, where)
+        before, after = simulate(profile, {}, where), simulate(profile, done, where)
         row |= {f"{label}predicted": after["step"] / before["step"], f"{label}plain": before, f"{label}wrapped": after}
-    row["counts"] = {"plain": count(profile, []), "wrapped": count(profile, names)}
-    wrapped.recompute(names)
+    row["counts"] = {"plain": count(profile, {}), "wrapped": count(profile, done)}
+    wrapped.run(done)
     bench, rounds = HostBench(torch.device(device), plain.synchronize), []
     pairs = measure_pairs(plain, wrapped, options.pairs, options.seconds, between=lambda: rounds.append(bench.round()))
     host = bench.costs({name: statistics.median(times[name] for times in rounds) for name in rounds[0]})
     where = with_rates(profile.device, Rates(**{**profile.device.rates.as_dict(), **host}))
-    before, after = simulate(profile, [], where), simulate(profile, names, where)
+    before, after = simulate(profile, {}, where), simulate(profile, done, where)
     row |= {"predicted": after["step"] / before["step"], "plain": before, "wrapped": after, "host": host}
     ratios = [(b[-1] - b[0]) / (a[-1] - a[0]) for a, b in pairs]
     low, high = interval(ratios)
@@ -158,7 +168,7 @@ def table(document: dict[str, Any]) -> str:
     lines += ["|---|---|---|---|---|---|---|---|---|---|"]
     for row in rows:
         lines.append(
-            f"| {row['case']} | {row['n_run_recomputed']} of {row['n_units']} "
+            f"| {row['case']} | {row['n_run_recomputed']} of {row['n_units']}, {row['share']} "
             f"| {row['measured']['plain']['step']:.1f} ms "
             f"| {row['ratio']:.3f} ({row['ratio_low']:.3f} to {row['ratio_high']:.3f}) | {row['predicted']:.3f} "
             f"| {row['error']:+.3f} | {row['once_predicted']:.3f} | {row['once_error']:+.3f} "

@@ -803,8 +803,11 @@ enum ms_trace_event_kind {
     MS_TRACE_SAVE = 6,      /* a: the storage that autograd saves for backward, -1: not on the device; b: the number of
                              * the save. Outside of recomputations saves are numbered 0, 1, 2, ...; within one, the
                              * storage takes the place of the one that had this number */
-    MS_TRACE_GRADIENT = 7   /* a: the storage, which is complete and becomes the gradient of a parameter that has none;
+    MS_TRACE_GRADIENT = 7,  /* a: the storage, which is complete and becomes the gradient of a parameter that has none;
                              * of one that has a gradient, it would be added to that here and be freed */
+    MS_TRACE_FUNCTION = 8   /* a: MS_KEEP_ATTENTION or MS_KEEP_PRODUCTS: the operations that follow are those of a
+                             * function whose result may be kept; 0: it has returned, b: the storage of its result, -1:
+                             * not on the device */
 };
 
 typedef struct ms_trace_event {
@@ -1293,6 +1296,12 @@ MS_API void ms_child_destroy(ms_child *child);
  * child; other calls fail there. */
 typedef struct ms_offload ms_offload;
 typedef struct ms_offload_group ms_offload_group;
+
+/* What plans that offload assume of who runs them. */
+enum {
+    MS_OFFLOAD_LEAST_BYTES = 65536, /* smaller tensors stay on the device */
+    MS_OFFLOAD_LEAVING = 2          /* the tensors of a unit are gone when so many more units have run */
+};
 
 typedef struct ms_offload_options {
     uint64_t struct_bytes;

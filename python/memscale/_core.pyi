@@ -27,6 +27,11 @@ TRACE_PHASE: int
 TRACE_RECOMPUTE: int
 TRACE_SAVE: int
 TRACE_GRADIENT: int
+TRACE_FUNCTION: int
+KEEP_ATTENTION: int
+OFFLOAD_LEAST_BYTES: int
+OFFLOAD_LEAVING: int
+KEEP_PRODUCTS: int
 SIMULATE_ALLOCATOR: int
 SIMULATE_ENGINE_THREAD: int
 SIMULATE_FUSED: int
@@ -88,6 +93,7 @@ class Unit:
     on_end: Callable[[], None] | None
     on_check: Callable[[int], None] | None
     on_save: Callable[[Call, int, Any], None] | None
+    has_compiled: bool
     put_inputs: Callable[[list[Tensor]], OffloadedInputs | OffloadMark] | None
     keeps: int
     @property
@@ -322,6 +328,7 @@ class OffloadEngine:
 
 class OffloadMark:
     def bring(self) -> None: ...
+    def passed(self, gradients: Any, /) -> None: ...
 
 class OffloadedInputs:
     def bring(self) -> None: ...

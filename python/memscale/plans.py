@@ -210,6 +210,11 @@ class Plan:
             groups.setdefault(self.layers[entry.name], []).append(entry)
         return dict(sorted(groups.items(), key=lambda item: -len(item[1])))
 
+    @property
+    def actions(self) -> Mapping[str, str]:
+        """What is done to each layer, by its name: ``"keep"``, ``"recompute"`` or another action of the engine."""
+        return MappingProxyType({entry.name: ACTIONS[entry.action].identifier for entry in self.entries})
+
     def describe(self) -> str:
         """What the plan does, in one sentence."""
         return describe(self)

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 from array import array
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
 from . import _core
 from ._base.arguments import check_arguments, check_options
-from ._base.vocabulary import BACKWARD, CATEGORIES, FORWARD, PHASES
+from ._base.vocabulary import ACTIONS, BACKWARD, CATEGORIES, FORWARD, KEEP, PHASES
 from ._core import Device
 from ._hw import devices
 from ._show.text import size
@@ -25,10 +25,10 @@ from ._trace.profiling import trace_step
 from ._trace.twin_optimizer import is_fused
 from .config import Config, engine_settings
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 __all__ = ["Prediction", "Profile", "Simulation", "predict", "profile"]
+
+# Layers that are recomputed: all, the repeated ones, these; or what is done to each.
+Layers = str | Collection[str] | Mapping[str, str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,7 +150,7 @@ class Profile:
 
     def simulate(
         self,
-        recompute: Collection[str] | str = (),
+        recompute: Layers = (),
         *,
         device: Device | None = None,
         limit_bytes: int = 0,
@@ -160,7 +160,8 @@ class Profile:
         """Simulate the step.
 
         Args:
-            recompute: names of layers that are recomputed; ``"all"`` for every one, ``"blocks"`` for the repeated ones.
+            recompute: names of layers that are recomputed; ``"all"`` for every one, ``"blocks"`` for the repeated ones;
+                or what is done to each layer (:attr:`Plan.actions`).
             device: the device to simulate; by default the one that the profile was made for.
             limit_bytes: what torch's allocator may reserve; 0: no limit.
             resumed: the optimizer's state exists from the start.
@@ -174,12 +175,10 @@ class Profile:
         flags |= _device_flags(where, bool(flags & _core.SIMULATE_GROWING))
         return self._simulation(core.simulate(where, actions=actions, limit_bytes=limit_bytes, flags=flags))
 
-    def predict(
-        self, recompute: Collection[str] | str = (), *, usable_bytes: int = 0, device: Device | None = None
-    ) -> Prediction:
+    def predict(self, recompute: Layers = (), *, usable_bytes: int = 0, device: Device | None = None) -> Prediction:
         """Will the step fit into ``usable_bytes``, by default into what the device has?
 
-        A plan that recomputes the same layers has the same peak.
+        A plan that does the same to the layers has the same peak.
 
         Args:
             recompute: as for :meth:`simulate`.
@@ -209,20 +208,21 @@ class Profile:
         )
 
     def _arguments(
-        self, recompute: Collection[str] | str, *, resumed: bool = False, keep_gradients: bool = False
+        self, recompute: Layers, *, resumed: bool = False, keep_gradients: bool = False
     ) -> tuple[_core.Profile, bytes | None, int]:
         """What the extension takes: the profile, the actions of its units, and how the step runs."""
-        chosen = self._recomputed(recompute)
-        flags = _core.SIMULATE_GROWING if chosen else 0  # where layers are recomputed, segments of the allocator grow
+        actions = self._actions(recompute)
+        is_changed = any(action != KEEP for action in actions)
+        flags = _core.SIMULATE_GROWING if is_changed else 0  # where something is done, segments of the allocator grow
         for wanted, flag in (
             (self.fused, _core.SIMULATE_FUSED),
             (resumed, _core.SIMULATE_RESUMED),
             (keep_gradients, _core.SIMULATE_KEEP_GRADIENTS),
         ):
             flags |= flag if wanted else 0
-        if not chosen:
+        if not is_changed:
             return self.plain_core, None, flags
-        return self.core, array("i", [unit.name in chosen for unit in self.units]).tobytes(), flags
+        return self.core, actions.tobytes(), flags
 
     def at(self, batch: int, length: int = 0) -> Profile:
         """The same step at another batch size and length of sequence, without a new trace.
@@ -238,17 +238,22 @@ class Profile:
         """The profile as JSON text: a profile that is made on one machine can be planned for on another."""
         return self.core.to_json()
 
-    def _recomputed(self, recompute: Collection[str] | str) -> set[str]:
+    def _actions(self, recompute: Layers) -> array[int]:
+        """What is done to each unit, by the numbers of actions."""
         names = [unit.name for unit in self.units]
-        if recompute == "all":
-            return set(names)
-        if recompute == "blocks":
-            return set(self.blocks)
         if isinstance(recompute, str):
-            raise ValueError(f"recompute={recompute!r} is not allowed; it must be 'all', 'blocks' or names of layers")
+            chosen = {"all": names, "blocks": self.blocks}.get(recompute)
+            if chosen is None:
+                allowed = "'all', 'blocks' or names of layers"
+                raise ValueError(f"recompute={recompute!r} is not allowed; it must be {allowed}")
+            recompute = chosen
         if unknown := sorted(set(recompute) - set(names)):
             raise ValueError(f"there is no layer '{unknown[0]}'; layers are {', '.join(names[:4])}, ...")
-        return set(recompute)
+        numbers = {row.identifier: row.number for row in ACTIONS}
+        done = recompute if isinstance(recompute, Mapping) else dict.fromkeys(recompute, "recompute")
+        if unknown := sorted(set(done.values()) - set(numbers)):
+            raise ValueError(f"there is no action '{unknown[0]}'; actions are {', '.join(numbers)}")
+        return array("i", [numbers[done.get(name, "keep")] for name in names])
 
     def _name(self, index: int) -> str | None:
         return self.units[index].name if index >= 0 else None

@@ -195,6 +195,11 @@ ms_status ms__offload_take_range(ms_offload *engine, int64_t n_bytes, ms__pool_r
         if (lacks == 0) return status;
         if (more == 0) return fail_at_limit(engine, lacks);
         status = grow(engine, more, is_pinned);
+        if (status == MS_E_NO_MEMORY) { /* the system's limit counts like the engine's own */
+            ms__lock(&engine->lock);
+            engine->counts.n_refused++;
+            ms__unlock(&engine->lock);
+        }
         if (status != MS_OK) return status;
     }
 }

@@ -67,7 +67,7 @@ static ms_status add_model(ms__decision *d, uint32_t model_options) {
 static bool is_exact(const ms_plan_request *request) {
     bool exact = request->model_options == 0;
     for (int32_t action = 0; action < MS_N_ACTIONS; action++)
-        if (request->actions & 1U << action && !ms__actions[action].is_traced) exact = false;
+        if (request->actions & 1U << action && !ms__actions[action].is_played) exact = false;
     return exact;
 }
 
@@ -394,6 +394,11 @@ static ms_status choose_smallest(ms__decision *d) {
     return status;
 }
 
+ms_status ms__decide_smallest(ms__decision *d) {
+    const goal smallest = {.max_ns = INT64_MAX, .max_bytes = INT64_MAX, .resolution = 1};
+    return find_leanest(d, &smallest);
+}
+
 static ms_status choose(ms__decision *d) {
     ms_status status = MS_OK;
     bool may_be_slower = true;
@@ -405,8 +410,7 @@ static ms_status choose(ms__decision *d) {
     }
     if (may_be_slower) status = find_fastest(d);
     if (status != MS_OK || d->best.choices != NULL) return status;
-    const goal smallest = {.max_ns = INT64_MAX, .max_bytes = INT64_MAX, .resolution = 1};
-    status = find_leanest(d, &smallest);
+    status = ms__decide_smallest(d);
     if (status != MS_OK) return status;
     ms__decision_widen(d);
     if (d->best.needed_bytes <= d->usable_bytes) return choose_smallest(d);

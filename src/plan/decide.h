@@ -58,6 +58,10 @@ typedef struct ms__decision {
 ms_status ms__decision_open(ms__decision *decision);
 void ms__decision_close(ms__decision *decision);
 
+/* Set `best` to the plan that needs the least memory, however long it takes, of those that are as lean the fastest.
+ * Errors: as ms_simulation_create. */
+ms_status ms__decide_smallest(ms__decision *decision);
+
 /* The model choice with these options, or the fastest if there is none. */
 const ms__model_choice *ms__decision_model(const ms__decision *decision, uint32_t model_options);
 

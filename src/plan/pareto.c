@@ -119,18 +119,30 @@ static ms_status appraise_all(collection *c) {
     return status;
 }
 
+/* The leanest plan that is made. Where plans are decided by exact simulations, the search alone does not know it. */
+static ms_status add_smallest(collection *c) {
+    ms__decision *d = &c->decision;
+    ms_status status = d->is_exact ? ms__decide_smallest(d) : MS_OK;
+    if (status != MS_OK || d->best.choices == NULL) return status;
+    const ms__plan_list list = {.model = ms__decision_model(d, d->best.model_options), .grid = d->best.grid};
+    c->points[c->n++] = (point){.plan = d->best, .list = list};
+    return MS_OK;
+}
+
 static ms_status collect(collection *c, int64_t capacity) {
     ms__decision *d = &c->decision;
     ms_status status = ms__decision_open(d);
     c->n_limits = capacity - 1;
-    size_t most = (size_t)d->n_models * (size_t)(capacity + 1) * MS__N_GRIDS;
+    size_t most = (size_t)d->n_models * (size_t)(capacity + 1) * MS__N_GRIDS + 1;
     if (status == MS_OK) status = ms__arena_arrays(&d->arena, MS__ARRAY(c->points, most + 1));
     for (int32_t i = 0; i < d->n_models && status == MS_OK; i++) status = search_model(c, &d->models[i]);
     if (status != MS_OK) return status;
     keep_unbeaten(c);
     keep_some(c, capacity);
     status = appraise_all(c);
+    if (status == MS_OK) status = add_smallest(c);
     if (status == MS_OK) keep_unbeaten(c);
+    keep_some(c, capacity);
     return status;
 }
 

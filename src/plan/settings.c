@@ -87,15 +87,16 @@ static uint32_t techniques_on(const ms_settings *settings, const ms_device *devi
     return techniques;
 }
 
-static bool is_allowed(uint32_t needed, bool is_runnable, uint32_t techniques, const ms_settings *settings) {
-    return (needed & ~techniques) == 0 && (is_runnable || settings->flags & MS_SETTINGS_UNRUNNABLE);
+static bool is_allowed(uint32_t needed, bool is_chosen, uint32_t techniques, const ms_settings *settings) {
+    return (needed & ~techniques) == 0 && (is_chosen || settings->flags & MS_SETTINGS_UNRUNNABLE);
 }
 
 static void allow(ms_plan_request *out, const ms_settings *settings, const ms_device *device) {
     uint32_t techniques = techniques_on(settings, device);
     for (int32_t action = 1; action < MS_N_ACTIONS; action++) {
         const ms__action *row = &ms__actions[action];
-        if (is_allowed(row->techniques, row->is_runnable, techniques, settings)) out->actions |= 1U << action;
+        bool is_chosen = row->chosen_on & 1U << device->kind;
+        if (is_allowed(row->techniques, is_chosen, techniques, settings)) out->actions |= 1U << action;
     }
     for (uint32_t i = 0; i < MS__N_MODEL_OPTIONS; i++) {
         const ms__model_option *row = &ms__model_options[i];

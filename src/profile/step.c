@@ -43,6 +43,9 @@ typedef struct walk {
     int32_t unit, repeating;
     uint32_t phase;
     uint32_t n_saved;    /* by a recomputation before its first operation */
+    uint32_t keep;       /* enum ms_keep: of the function that runs; 0: none whose result may be kept */
+    size_t began;        /* the first cost of that function */
+    uint32_t *maker;     /* storage -> the cost of the operation that allocates it */
     ms__op_cost last;    /* the operation whose outputs are being allocated */
     const int64_t *seen; /* what was seen of its kernels, if something was, from here on; */
     int n_seen;          /* so much */
@@ -115,6 +118,20 @@ static uint32_t alignment_flag(const ms__op_cost *cost) {
     return cost->alignment == 1 ? MS__OP_ODD : MS__OP_UNEVEN;
 }
 
+static uint32_t function_flag(const walk *w) {
+    if (w->keep == 0) return 0;
+    return w->keep == MS_KEEP_ATTENTION ? MS__OP_IN_ATTENTION : MS__OP_IN_PRODUCT;
+}
+
+/* A function whose result may be kept begins, or has returned a storage (-1: none). */
+static void walk_function(builder *b, walk *w, int64_t keep, int64_t storage) {
+    if (keep == 0 && storage >= 0 && w->keys[storage] != NO_KEY && w->maker[storage] >= w->began &&
+        w->maker[storage] < b->costs.n)
+        b->costs.items[w->maker[storage]].flags |= MS__OP_RESULT;
+    w->keep = (uint32_t)keep;
+    w->began = b->costs.n;
+}
+
 static ms_status walk_op(builder *b, walk *w, int64_t index) {
     const ms_trace *trace = w->trace;
     const ms_trace_op *op = &trace->ops[index];
@@ -125,7 +142,7 @@ static ms_status walk_op(builder *b, walk *w, int64_t index) {
     ms__step_cost known = {.element_bytes = (uint32_t)cost.element_bytes};
     known.flags = (cost.is_view ? MS__OP_VIEW : 0U) | (cost.is_matrix ? MS__OP_MATRIX : 0U) |
                   (cost.is_biased ? MS__OP_BIASED : 0U) | (cost.is_attention ? MS__OP_ATTENTION : 0U) |
-                  (cost.is_random ? MS__OP_RANDOM : 0U) | alignment_flag(&cost);
+                  (cost.is_random ? MS__OP_RANDOM : 0U) | alignment_flag(&cost) | function_flag(w);
     if (w->repeating >= 0) {
         known.flags |= MS__OP_REPEATED + MS__OP_TENSOR * w->n_saved;
         w->n_saved = 0;
@@ -177,6 +194,7 @@ static ms_status walk_allocation(builder *b, walk *w, const walk *first, int64_t
     if (plain && !ms__vec_push(&w->slots, here)) return MS_E_NO_MEMORY;
     if (plain) w->place++;
     w->keys[storage] = key;
+    w->maker[storage] = b->costs.n == 0 ? NO_KEY : (uint32_t)b->costs.n - 1;
     w->born[storage] = w->phase;
     if (!open_run(w, unit_now(w)) || !add_event(w, MS__ALLOCATE, key)) return MS_E_NO_MEMORY;
     return add_seen(b, w);
@@ -221,13 +239,17 @@ static void count_save(builder *b, walk *w) {
     if (w->repeating < 0) return;
     if (flags == NULL || !(*flags & MS__OP_REPEATED))
         w->n_saved += w->n_saved < MS__OP_MAX_TENSORS;
-    else if (*flags / MS__OP_TENSOR < MS__OP_MAX_TENSORS)
+    else if ((*flags / MS__OP_TENSOR & MS__OP_MAX_TENSORS) < MS__OP_MAX_TENSORS)
         *flags += MS__OP_TENSOR;
 }
 
 static ms_status walk_event(builder *b, walk *w, const walk *first, const ms_trace_event *event) {
     if (event->kind == MS_TRACE_SAVE) {
         count_save(b, w);
+        return MS_OK;
+    }
+    if (event->kind == MS_TRACE_FUNCTION) {
+        walk_function(b, w, event->a, event->b);
         return MS_OK;
     }
     ms_status status = event->kind == MS_TRACE_ALLOC ? MS_OK : end_operation(b, w);
@@ -257,7 +279,8 @@ static ms_status walk_trace(builder *b, ms__arena *scratch, const ms_trace *trac
     w->keys = ms__arena_array(scratch, n, sizeof *w->keys);
     w->released = ms__arena_array(scratch, n, sizeof *w->released);
     w->born = ms__arena_array(scratch, n, sizeof *w->born);
-    if (w->keys == NULL || w->released == NULL || w->born == NULL) return MS_E_NO_MEMORY;
+    w->maker = ms__arena_array(scratch, n, sizeof *w->maker);
+    if (w->keys == NULL || w->released == NULL || w->born == NULL || w->maker == NULL) return MS_E_NO_MEMORY;
     memset(w->keys, 0xff, n * sizeof *w->keys);
     memset(w->released, 0xff, n * sizeof *w->released);
     for (int64_t i = 0; i < trace->n_events && status == MS_OK; i++)

@@ -45,7 +45,7 @@ typedef struct ms__step_key {
 typedef struct ms__step_cost {
     uint32_t flops, bytes; /* numbers */
     uint32_t element_bytes;
-    uint32_t flags; /* MS__OP_..., and above them a number of tensors (ms__step_cost_tensors) */
+    uint32_t flags; /* MS__OP_..., and among them a number of tensors (ms__step_cost_tensors) */
 } ms__step_cost;
 
 enum {
@@ -60,12 +60,23 @@ enum {
     MS__OP_UNEVEN = 256,  /* a product of 16-bit elements whose rows are no multiples of 16 bytes, though even */
     MS__OP_TENSOR = 512,  /* one of the tensors that are counted */
     MS__OP_MAX_TENSORS = 65535,
-    MS__OP_ALL = MS__OP_TENSOR * MS__OP_MAX_TENSORS + MS__OP_TENSOR - 1
+    MS__OP_IN_ATTENTION = 1 << 25, /* of a function whose result may be kept */
+    MS__OP_IN_PRODUCT = 1 << 26,
+    MS__OP_RESULT = 1 << 27, /* it allocates that result */
+    MS__OP_ALL = (1 << 28) - 1
 };
 
 /* Tensors that the host handles one by one: those that autograd saves, of an operation that is repeated; those in the
  * lists, of one that has lists; else 0. */
-static inline uint32_t ms__step_cost_tensors(const ms__step_cost *cost) { return cost->flags / MS__OP_TENSOR; }
+static inline uint32_t ms__step_cost_tensors(const ms__step_cost *cost) {
+    return cost->flags / MS__OP_TENSOR & MS__OP_MAX_TENSORS;
+}
+
+/* Of which kind of function (enum ms_keep) it is a part; 0: of none whose result may be kept. */
+static inline uint32_t ms__step_cost_keeps(const ms__step_cost *cost) {
+    return (cost->flags & MS__OP_IN_ATTENTION ? MS_KEEP_ATTENTION : 0U) |
+           (cost->flags & MS__OP_IN_PRODUCT ? MS_KEEP_PRODUCTS : 0U);
+}
 
 typedef struct ms__step_scratch {
     uint32_t rule;                   /* enum ms__scratch_rule */

@@ -54,6 +54,8 @@ static bool is_in_range(const ms_trace *trace, const ms_trace_event *event) {
         return event->a >= -1;
     case MS_TRACE_SAVE:
         return event->a >= -1 && event->a < trace->n_storages && event->b >= 0;
+    case MS_TRACE_FUNCTION:
+        return event->a >= 0 && event->a <= MS_KEEP_PRODUCTS && event->b >= -1 && event->b < trace->n_storages;
     default:
         return false;
     }

@@ -151,7 +151,8 @@ static void note_repeated_allocation(derivation *d, const ms_trace_event *event)
     const ms_trace_event *events = d->trace->events;
     if (d->cursor == NONE) return;
     do d->cursor++;
-    while (events[d->cursor].kind == MS_TRACE_OP || events[d->cursor].kind == MS_TRACE_FREE);
+    while (events[d->cursor].kind == MS_TRACE_OP || events[d->cursor].kind == MS_TRACE_FREE ||
+           events[d->cursor].kind == MS_TRACE_FUNCTION);
     const ms_trace_event *same = &events[d->cursor];
     if (same->kind == MS_TRACE_ALLOC && same->b == event->b && same != event)
         d->place[event->a] = same->a;
@@ -248,6 +249,7 @@ static ms_status note_event(derivation *d, int64_t at) {
         d->cursor = NONE;
         return MS_OK;
     case MS_TRACE_GRADIENT: /* at the same place in the plain step */
+    case MS_TRACE_FUNCTION:
         return MS_OK;
     default:
         return note_save(d, at);
@@ -299,6 +301,7 @@ static bool is_in_plain(const derivation *d, int64_t at, bool is_repeating) {
     case MS_TRACE_FREE:
         return false;
     case MS_TRACE_OP:
+    case MS_TRACE_FUNCTION:
         return !is_repeating;
     case MS_TRACE_ALLOC:
         return is_plain(d, event->a);

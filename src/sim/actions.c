@@ -1,7 +1,7 @@
 /* actions.c - the table of actions.
  *
- * The effects of all actions but the first two are models that were not measured yet: they assume a number of tiles,
- * and that an offload costs nothing but its copies. These actions can be planned but not run (is_runnable).
+ * An effect tells the search what an action does to a unit. Where simulations play the action, it only names
+ * candidates; those of offloaded inputs and of tiles are models that were not measured yet.
  */
 #include "actions.h"
 
@@ -11,6 +11,8 @@
 #include "roofline.h"
 
 #define N_TILES 4 /* of a unit */
+#define ON_HOST (1U << MS_DEVICE_HOST)
+#define EVERYWHERE ((1U << MS_N_DEVICE_KINDS) - 1)
 
 static ms__effect keep(const ms__action *action, const ms__recompute_cost *cost, const ms_unit *unit) {
     (void)action, (void)cost, (void)unit;
@@ -35,8 +37,9 @@ static ms__effect recompute_some(const ms__action *action, const ms__recompute_c
 
 static ms__effect offload(const ms__action *action, const ms__recompute_cost *cost, const ms_unit *unit) {
     (void)action, (void)unit;
-    return (ms__effect){
-        .held_bytes = -cost->freed_bytes, .copy_bytes = cost->freed_bytes, .is_possible = cost->freed_bytes > 0};
+    return (ms__effect){.held_bytes = -cost->moved_bytes - cost->dropped_bytes,
+                        .copy_bytes = cost->moved_bytes,
+                        .is_possible = cost->moved_bytes > 0};
 }
 
 static ms__effect offload_inputs(const ms__action *action, const ms__recompute_cost *cost, const ms_unit *unit) {
@@ -59,16 +62,18 @@ const ms__action ms__actions[MS_N_ACTIONS] = {
                         .sentence = "%s kept",
                         .letter = "k",
                         .variant = MS__PLAIN,
-                        .is_traced = true,
+                        .is_played = true,
                         .is_runnable = true,
+                        .chosen_on = EVERYWHERE,
                         .effect = keep},
     [MS_ACTION_RECOMPUTE] = {.name = {"recompute", "recompute"},
                              .sentence = "%s recomputed",
                              .letter = "r",
                              .techniques = MS_TECHNIQUE_RECOMPUTE,
                              .variant = MS__RECOMPUTED,
-                             .is_traced = true,
+                             .is_played = true,
                              .is_runnable = true,
+                             .chosen_on = EVERYWHERE,
                              .effect = recompute},
     [MS_ACTION_RECOMPUTE_EXCEPT_BOTH] = {.name = {"recompute except attention and products", "recompute_except_both"},
                                          .sentence = "%s recomputed except attention and products",
@@ -76,6 +81,9 @@ const ms__action ms__actions[MS_N_ACTIONS] = {
                                          .techniques = MS_TECHNIQUE_RECOMPUTE,
                                          .keeps = MS_KEEP_ATTENTION | MS_KEEP_PRODUCTS,
                                          .variant = MS__RECOMPUTED,
+                                         .is_played = true,
+                                         .is_runnable = true,
+                                         .chosen_on = ON_HOST,
                                          .effect = recompute_some},
     [MS_ACTION_RECOMPUTE_EXCEPT_PRODUCTS] = {.name = {"recompute except products", "recompute_except_products"},
                                              .sentence = "%s recomputed except products",
@@ -83,6 +91,9 @@ const ms__action ms__actions[MS_N_ACTIONS] = {
                                              .techniques = MS_TECHNIQUE_RECOMPUTE,
                                              .keeps = MS_KEEP_PRODUCTS,
                                              .variant = MS__RECOMPUTED,
+                                             .is_played = true,
+                                             .is_runnable = true,
+                                             .chosen_on = ON_HOST,
                                              .effect = recompute_some},
     [MS_ACTION_RECOMPUTE_EXCEPT_ATTENTION] = {.name = {"recompute except attention", "recompute_except_attention"},
                                               .sentence = "%s recomputed except attention",
@@ -90,6 +101,9 @@ const ms__action ms__actions[MS_N_ACTIONS] = {
                                               .techniques = MS_TECHNIQUE_RECOMPUTE,
                                               .keeps = MS_KEEP_ATTENTION,
                                               .variant = MS__RECOMPUTED,
+                                              .is_played = true,
+                                              .is_runnable = true,
+                                              .chosen_on = ON_HOST,
                                               .effect = recompute_some},
     [MS_ACTION_OFFLOAD] = {.name = {"offload", "offload"},
                            .sentence = "%s offloaded",
@@ -97,6 +111,8 @@ const ms__action ms__actions[MS_N_ACTIONS] = {
                            .techniques = MS_TECHNIQUE_OFFLOAD,
                            .variant = MS__PLAIN,
                            .needs_link = true,
+                           .is_played = true,
+                           .is_runnable = true,
                            .effect = offload},
     [MS_ACTION_OFFLOAD_BLOCKING] = {.name = {"blocking offload", "offload_blocking"},
                                     .sentence = "%s offloaded with blocking copies",
@@ -105,6 +121,8 @@ const ms__action ms__actions[MS_N_ACTIONS] = {
                                     .variant = MS__PLAIN,
                                     .needs_link = true,
                                     .waits = true,
+                                    .is_played = true,
+                                    .is_runnable = true,
                                     .effect = offload},
     [MS_ACTION_RECOMPUTE_OFFLOAD] = {.name = {"recompute with offloaded inputs", "recompute_offload"},
                                      .sentence = "%s recomputed with offloaded inputs",
@@ -112,6 +130,7 @@ const ms__action ms__actions[MS_N_ACTIONS] = {
                                      .techniques = MS_TECHNIQUE_RECOMPUTE | MS_TECHNIQUE_OFFLOAD,
                                      .variant = MS__RECOMPUTED,
                                      .needs_link = true,
+                                     .is_runnable = true,
                                      .effect = offload_inputs},
     [MS_ACTION_RECOMPUTE_OFFLOAD_BLOCKING] = {.name = {"recompute with blocking offload of inputs",
                                                        "recompute_offload_blocking"},
@@ -120,6 +139,7 @@ const ms__action ms__actions[MS_N_ACTIONS] = {
                                               .techniques = MS_TECHNIQUE_RECOMPUTE | MS_TECHNIQUE_OFFLOAD,
                                               .variant = MS__RECOMPUTED,
                                               .needs_link = true,
+                                              .is_runnable = true,
                                               .waits = true,
                                               .effect = offload_inputs},
     [MS_ACTION_TILE] = {.name = {"tile", "tile"},

@@ -30,11 +30,12 @@ struct ms__action {
     uint32_t techniques; /* enum ms_technique: all of them must be allowed */
     uint32_t keeps;      /* enum ms_keep: outputs that are not recomputed */
     int variant;         /* MS__PLAIN or MS__RECOMPUTED: the trace that the unit runs as */
-    bool is_traced;      /* the trace shows its full effect; other actions change it */
+    bool is_played;      /* simulations play all that it changes (changes.h); of other actions they add a model of it */
     bool needs_link;     /* it copies between device and host */
     bool waits;          /* the next unit waits for its copies: nothing is left in the backlog */
     bool needs_tiles;    /* the unit must be computable in tiles */
     bool is_runnable;    /* an executor of this version runs it */
+    uint32_t chosen_on;  /* kinds of devices (1 << enum ms_device_kind) on which plans use it: it was measured there */
     ms__effect (*effect)(const ms__action *action, const ms__recompute_cost *cost, const ms_unit *unit);
 };
 

@@ -50,7 +50,9 @@ ms_status ms_profile_frontier(const ms_profile *profile, int64_t unit, const ms_
     if (status != MS_OK) return status;
     ms__arena arena = {0};
     ms__recompute_cost *costs = NULL;
-    status = ms__recompute_costs_make(&arena, profile->step, &ours, &costs);
+    ms__changes changes;
+    status = ms__changes_make(&arena, profile->step, &changes);
+    if (status == MS_OK) status = ms__recompute_costs_make(&arena, profile->step, &ours, &changes, &costs);
     int64_t n = status == MS_OK ? fill_points(&costs[unit], points) : 0;
     ms__arena_free(&arena);
     if (status != MS_OK) return status;

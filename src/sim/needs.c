@@ -33,11 +33,11 @@ bool ms__has_blocks(const ms_device *device, uint32_t flags) {
     return device->kind != MS_DEVICE_HOST && flags & MS_SIMULATE_ALLOCATOR;
 }
 
-static bool is_traced(const ms_simulation_request *request) {
-    bool traced = request->model_options == 0;
+static bool is_played(const ms_simulation_request *request) {
+    bool played = request->model_options == 0;
     for (int64_t i = 0; request->actions != NULL && i < request->n_actions; i++)
-        traced = traced && ms__actions[request->actions[i]].is_traced;
-    return traced;
+        played = played && ms__actions[request->actions[i]].is_played;
+    return played;
 }
 
 /* ---- What it needs ---- */
@@ -75,8 +75,8 @@ static ms_status play_blocks(const ms_simulation_request *request, const ms__sim
     return status;
 }
 
-/* Only the traced variants of units can be simulated with the allocator's blocks: what it needs beyond the peak is
- * taken from them. */
+/* What an action does that is not played cannot be simulated with the allocator's blocks: what the step needs beyond
+ * the peak is taken from the traced variants of its units. */
 static ms_status find_beyond(const ms_simulation_request *request, const ms__sim_basis *basis, int64_t *out) {
     ms_simulation_request traced = *request;
     ms_simulation_summary summary = {0};
@@ -104,12 +104,12 @@ ms_status ms__find_needs(const ms_simulation_request *request, const ms__sim_bas
     if (status != MS_OK) return status;
     out->needed_bytes = out->peak_bytes = highest_peak(&out->played);
     if (!ms__has_blocks(step.device, step.flags) || out->peak_bytes > most_bytes) return MS_OK;
-    bool traced = is_traced(&step);
+    bool played = is_played(&step);
     status =
-        traced ? play_blocks(&step, basis, most_bytes, &out->played, &needed) : play(&step, basis, 0, &out->played);
+        played ? play_blocks(&step, basis, most_bytes, &out->played, &needed) : play(&step, basis, 0, &out->played);
     out->peak_bytes = highest_peak(&out->played);
-    if (status == MS_OK && !traced) status = find_beyond(&step, basis, &beyond);
-    out->needed_bytes = (traced ? needed : out->peak_bytes + beyond) + MS__LARGE_GRANULE_BYTES;
+    if (status == MS_OK && !played) status = find_beyond(&step, basis, &beyond);
+    out->needed_bytes = (played ? needed : out->peak_bytes + beyond) + MS__LARGE_GRANULE_BYTES;
     return status;
 }
 

@@ -2,10 +2,12 @@
  *
  * The recomputation is what the recomputed variant of a unit does beyond the plain one. It is found by subtraction,
  * since plain operations are in both. It ends after the last tensor that backward needs, so the outputs of all its
- * operations are needed by backward or by what it computes later. Operations are in three groups. If the outputs of
- * some groups are kept, the others are recomputed in their order, as in torch's selective checkpointing.
+ * operations are needed by backward or by what it computes later. Operations are in three groups. If the results of
+ * some groups are kept (changes.h), the others are recomputed in their order.
  */
 #include "recompute_cost.h"
+
+#include <string.h>
 
 #include "../common/math.h"
 #include "roofline.h"
@@ -23,13 +25,14 @@ typedef struct counter {
     uint8_t *held;                                  /* key -> the variants that release it in backward */
 } counter;
 
-static enum ms__group group_of(const ms__step *step, const ms__step_cost *cost) {
-    if (cost->flags & MS__OP_ATTENTION) return MS__GROUP_ATTENTION;
-    return cost->flags & MS__OP_MATRIX || step->numbers[cost->flops] > 0 ? MS__GROUP_PRODUCT : MS__GROUP_REST;
+static enum ms__group group_of(const ms__step_cost *cost) {
+    uint32_t keeps = ms__step_cost_keeps(cost);
+    return keeps & MS_KEEP_ATTENTION  ? MS__GROUP_ATTENTION
+           : keeps & MS_KEEP_PRODUCTS ? MS__GROUP_PRODUCT
+                                      : MS__GROUP_REST;
 }
 
 static void count_output(const counter *b, ms__sums *sums, int64_t n_bytes) {
-    sums->output_bytes += n_bytes;
     sums->busy_ns = ms__add_ns(sums->busy_ns, ms__fresh_ns(b->rates, n_bytes));
 }
 
@@ -50,7 +53,7 @@ static void count_costs(counter *b, const ms__segment *s, int variant) {
         const ms__step_cost *cost = &b->step->costs[index];
         bool was_repeating = is_repeating;
         is_repeating = cost->flags & MS__OP_REPEATED;
-        group = group_of(b->step, cost);
+        group = group_of(cost);
         groups[group].host_ns = ms__add_ns(groups[group].host_ns, ms__op_host_ns(b->rates, cost, s->phase));
         groups[group].busy_ns = ms__add_ns(groups[group].busy_ns, b->busy_ns[index]);
         if (is_repeating && !was_repeating) /* whatever is kept, the rest is recomputed */
@@ -60,13 +63,15 @@ static void count_costs(counter *b, const ms__segment *s, int variant) {
 
 static int64_t beyond(int64_t recomputed, int64_t plain) { return ms__max(recomputed - plain, 0); }
 
-static void close_unit(const counter *b, uint32_t unit, ms__recompute_cost *out) {
+static void close_unit(const counter *b, uint32_t unit, const ms__unit_changes *changes, ms__recompute_cost *out) {
     out->on_gpu = b->rates->capability > 0;
+    memcpy(out->kept_bytes, changes->kept_bytes, sizeof out->kept_bytes);
+    out->moved_bytes = changes->moved_bytes;
+    out->dropped_bytes = changes->dropped_bytes;
     for (int g = 0; g < MS__N_GROUPS; g++) {
         const ms__sums *recomputed = &b->sums[unit][MS__RECOMPUTED][g], *plain = &b->sums[unit][MS__PLAIN][g];
         out->extra[g] = (ms__sums){.host_ns = beyond(recomputed->host_ns, plain->host_ns),
-                                   .busy_ns = beyond(recomputed->busy_ns, plain->busy_ns),
-                                   .output_bytes = beyond(recomputed->output_bytes, plain->output_bytes)};
+                                   .busy_ns = beyond(recomputed->busy_ns, plain->busy_ns)};
         out->host_ns = ms__add_ns(out->host_ns, plain->host_ns);
     }
 }
@@ -83,7 +88,7 @@ static ms_status open_counter(counter *b, ms__arena *arena) {
 }
 
 ms_status ms__recompute_costs_make(ms__arena *arena, const ms__step *step, const ms_rates *rates,
-                                   ms__recompute_cost **out) {
+                                   const ms__changes *changes, ms__recompute_cost **out) {
     ms__arena scratch = {0};
     counter b = {.step = step, .rates = rates};
     ms__recompute_cost *costs = ms__arena_array(arena, step->n_units, sizeof *costs);
@@ -91,7 +96,7 @@ ms_status ms__recompute_costs_make(ms__arena *arena, const ms__step *step, const
     if (status == MS_OK) {
         for (uint32_t i = 0; i < step->n_segments; i++)
             for (int v = 0; v < MS__N_VARIANTS; v++) count_costs(&b, &step->segments[i], v);
-        for (uint32_t u = 0; u < step->n_units; u++) close_unit(&b, u, &costs[u]);
+        for (uint32_t u = 0; u < step->n_units; u++) close_unit(&b, u, &changes->units[u], &costs[u]);
         for (uint32_t k = 0; k < step->n_keys; k++)
             if (b.maker[k] != NOBODY && b.held[k] == HELD_PLAIN && step->keys[k].category == MS_CATEGORY_ACTIVATION)
                 costs[b.maker[k]].freed_bytes += ms__step_key_bytes(step, k);
@@ -103,19 +108,15 @@ ms_status ms__recompute_costs_make(ms__arena *arena, const ms__step *step, const
 
 int64_t ms__recompute_ns(const ms__recompute_cost *cost, uint32_t keeps) {
     int64_t host = 0, busy = 0;
+    if (keeps == MS_KEEP_ALL) return 0; /* it does not run */
     for (uint32_t g = 0; g < MS__N_GROUPS; g++) {
-        if (keeps & 1U << g) continue;
         host = ms__add_ns(host, cost->extra[g].host_ns);
-        busy = ms__add_ns(busy, cost->extra[g].busy_ns);
+        if (!(keeps & 1U << g)) busy = ms__add_ns(busy, cost->extra[g].busy_ns);
     }
     if (!cost->on_gpu) return ms__add_ns(host, busy);
     return host > busy ? host : busy;
 }
 
 int64_t ms__recompute_held(const ms__recompute_cost *cost, uint32_t keeps) {
-    int64_t bytes = 0;
-    if (keeps == MS_KEEP_ALL) return cost->freed_bytes;
-    for (uint32_t g = 0; g < MS__N_GROUPS; g++)
-        if (keeps & 1U << g) bytes += cost->extra[g].output_bytes;
-    return bytes;
+    return keeps == MS_KEEP_ALL ? cost->freed_bytes : cost->kept_bytes[keeps];
 }

@@ -5,28 +5,31 @@
 #define MS_SIM_RECOMPUTE_COST_H
 
 #include "../common/arena.h"
-#include "../profile/step.h"
+#include "changes.h"
 
 enum ms__group { MS__GROUP_ATTENTION, MS__GROUP_PRODUCT, MS__GROUP_REST, MS__N_GROUPS };
 
-/* The times of the operations of a group, and the bytes of their outputs. */
+/* The times of the operations of a group: of a function whose result may be kept, or of none. */
 typedef struct ms__sums {
-    int64_t host_ns, busy_ns, output_bytes;
+    int64_t host_ns, busy_ns;
 } ms__sums;
 
 typedef struct ms__recompute_cost {
     ms__sums extra[MS__N_GROUPS]; /* what the recomputed variant does beyond the plain one */
     int64_t host_ns;              /* queueing everything that the plain variant does */
     int64_t freed_bytes;          /* what the plain variant holds until backward and the recomputed one does not */
-    bool on_gpu;                  /* queueing and computing overlap */
+    int64_t kept_bytes[MS_KEEP_ALL + 1]; /* by enum ms_keep: what a recomputation then holds (changes.h) */
+    int64_t moved_bytes, dropped_bytes;  /* by offloading */
+    bool on_gpu;                         /* queueing and computing overlap */
 } ms__recompute_cost;
 
 /* The costs of all units, in one pass. Without a recomputed trace, nothing is recomputed. The rates must have been
  * checked. `*out` belongs to the arena. Errors: MS_E_NO_MEMORY. */
 ms_status ms__recompute_costs_make(ms__arena *arena, const ms__step *step, const ms_rates *rates,
-                                   ms__recompute_cost **out);
+                                   const ms__changes *changes, ms__recompute_cost **out);
 
-/* The time of a recomputation if these groups are kept (enum ms_keep). */
+/* The time of a recomputation if these groups are kept (enum ms_keep). The host finds their results in as much time as
+ * it takes to queue the operations. */
 int64_t ms__recompute_ns(const ms__recompute_cost *cost, uint32_t keeps);
 
 /* What it then holds beyond a full recomputation. */

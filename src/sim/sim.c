@@ -19,262 +19,87 @@
 #include "../common/math.h"
 #include "../common/structs.h"
 #include "actions.h"
-#include "allocator.h"
 #include "needs.h"
-#include "roofline.h"
+#include "player.h"
 
-#define ROUND_BYTES 512
 #define N_STEPS 3
-#define NOT_THERE INT64_MIN
 #define NEVER INT32_MAX
-
-typedef struct clock {
-    int64_t host_ns, device_ns;
-    bool is_repeating; /* the last operation was part of a recomputation */
-    bool has_stepped;  /* the optimizer has begun */
-} clock;
-
-typedef struct peak {
-    int64_t bytes, segment;
-    int64_t parts[MS_N_CATEGORIES];
-} peak;
-
-typedef struct player {
-    const ms_simulation_request *request;
-    const ms__step *step;
-    ms__allocator *allocator; /* NULL: sizes are added up */
-    int64_t *blocks;          /* key -> block, or NOT_THERE */
-    int64_t *scratch_bytes;   /* scratch -> bytes */
-    int64_t *busy_ns;         /* cost -> time on the device */
-    int32_t *released_in;     /* split key -> the segment in which this plan releases it, or NEVER */
-    int32_t *first_released;  /* segment -> its first split key, or -1 */
-    int32_t *next_released;   /* split key -> the next of the same segment, or -1 */
-    int64_t *addends;         /* gradient -> the block of a new one that is still to be added to it, or NOT_THERE */
-    bool *is_accumulated;     /* key -> does the step say when that is done? If not, the next operation does it */
-    uint32_t *brief;          /* the gradients with an addend that lives until the next operation */
-    uint32_t n_brief;
-    int64_t parts[MS_N_CATEGORIES];
-    int64_t held_bytes;               /* what the parts add up to, rounded */
-    int64_t allocated;                /* now */
-    peak peak;                        /* of this segment; at the end, of the step */
-    bool has_variant[MS__N_VARIANTS]; /* does a unit run in this variant? */
-    bool has_workspace[2][2];         /* of the calling thread and of the engine's: cuBLAS, cuBLASLt */
-    clock now;
-    int64_t n_ops;
-    int64_t n_gradients;  /* parameters that the optimizer updates */
-    int64_t update_bytes; /* what a fused optimizer reads and writes for them */
-} player;
-
-/* ---- Memory ---- */
-
-static bool on_gpu(const player *p) { return p->request->device->rates->capability > 0; }
-
-static int64_t rounded(const player *p, int64_t n_bytes) {
-    return on_gpu(p) ? ms__round_up(n_bytes, ROUND_BYTES) : n_bytes;
-}
-
-static void note_peak(player *p, int64_t segment) {
-    p->allocated = p->allocator == NULL ? p->held_bytes : ms__allocator_get_stats(p->allocator).allocated_bytes;
-    if (p->allocated <= p->peak.bytes) return;
-    p->peak.bytes = p->allocated;
-    p->peak.segment = segment;
-    memcpy(p->peak.parts, p->parts, sizeof p->parts);
-}
-
-static ms_status take(player *p, int64_t n_bytes, uint32_t category, int64_t segment, int64_t *out_block) {
-    *out_block = MS__NO_BLOCK;
-    ms_status status = p->allocator == NULL ? MS_OK : ms__allocator_take(p->allocator, n_bytes, 0, out_block);
-    if (status != MS_OK) return status;
-    p->parts[category] += rounded(p, n_bytes);
-    p->held_bytes += rounded(p, n_bytes);
-    p->now.host_ns = ms__add_ns(p->now.host_ns, ms__fresh_ns(p->request->device->rates, n_bytes));
-    note_peak(p, segment);
-    return MS_OK;
-}
-
-static ms_status give(player *p, int64_t n_bytes, uint32_t category, int64_t block) {
-    p->parts[category] -= rounded(p, n_bytes);
-    p->held_bytes -= rounded(p, n_bytes);
-    return p->allocator == NULL ? MS_OK : ms__allocator_give(p->allocator, block);
-}
-
-static ms_status take_transient(player *p, int64_t n_bytes, int64_t segment) {
-    int64_t block;
-    ms_status status = take(p, n_bytes, MS_CATEGORY_TEMPORARY, segment, &block);
-    return status == MS_OK ? give(p, n_bytes, MS_CATEGORY_TEMPORARY, block) : status;
-}
-
-/* A gradient that exists already: the new one lives until it has been added to it. Autograd does so when the node that
- * made it is done, which may have other gradients to make first; and where a parameter is used more than once (tied
- * weights), when backward has come to its first use. */
-static ms_status take_addend(player *p, uint32_t key, int64_t segment) {
-    int64_t n_bytes = ms__step_key_bytes(p->step, key);
-    if (p->addends[key] != NOT_THERE) return take_transient(p, n_bytes, segment);
-    ms_status status = take(p, n_bytes, MS_CATEGORY_TEMPORARY, segment, &p->addends[key]);
-    if (status == MS_OK && !p->is_accumulated[key]) p->brief[p->n_brief++] = key;
-    return status;
-}
-
-static ms_status give_addend(player *p, uint32_t key) {
-    int64_t block = p->addends[key];
-    if (block == NOT_THERE) return MS_OK;
-    p->addends[key] = NOT_THERE;
-    return give(p, ms__step_key_bytes(p->step, key), MS_CATEGORY_TEMPORARY, block);
-}
-
-static ms_status give_brief_addends(player *p) {
-    ms_status status = MS_OK;
-    while (p->n_brief > 0 && status == MS_OK) status = give_addend(p, p->brief[--p->n_brief]);
-    return status;
-}
-
-/* At the end of a step. */
-static ms_status give_all_addends(player *p) {
-    ms_status status = MS_OK;
-    p->n_brief = 0;
-    for (uint32_t k = 0; k < p->step->n_keys && status == MS_OK; k++) status = give_addend(p, k);
-    return status;
-}
-
-static ms_status take_key(player *p, uint32_t key, int64_t segment) {
-    uint32_t category = p->step->keys[key].category;
-    int64_t n_bytes = ms__step_key_bytes(p->step, key);
-    if (p->blocks[key] != NOT_THERE)
-        return category == MS_CATEGORY_GRADIENT ? take_addend(p, key, segment) : take_transient(p, n_bytes, segment);
-    return take(p, n_bytes, category, segment, &p->blocks[key]);
-}
-
-static ms_status give_key(player *p, uint32_t key) {
-    if (p->blocks[key] == NOT_THERE) return MS_OK;
-    int64_t block = p->blocks[key];
-    p->blocks[key] = NOT_THERE;
-    return give(p, ms__step_key_bytes(p->step, key), p->step->keys[key].category, block);
-}
-
-/* cuBLAS allocates a workspace for each thread that multiplies, 32 MiB on Hopper and later, else 8.1 MiB; cuBLASLt, if
- * it adds a bias, 1 MiB. */
-static ms_status take_workspaces(player *p, const ms__segment *segment, int64_t index, uint32_t flags) {
-    const int64_t sizes[] = {p->request->device->rates->capability >= 90 ? INT64_C(33554432) : INT64_C(8519680),
-                             INT64_C(1048576)};
-    const uint32_t needed[] = {flags & MS__OP_MATRIX, flags & MS__OP_BIASED};
-    int thread = segment->phase == MS_PHASE_BACKWARD && p->request->flags & MS_SIMULATE_ENGINE_THREAD;
-    ms_status status = MS_OK;
-    for (int i = 0; i < 2 && on_gpu(p) && status == MS_OK; i++) {
-        int64_t block;
-        if (!needed[i] || p->has_workspace[thread][i]) continue;
-        p->has_workspace[thread][i] = true;
-        status = take(p, sizes[i], MS_CATEGORY_LIBRARY, index, &block);
-    }
-    return status;
-}
-
-/* ---- Time ---- */
-
-/* What the host does besides the operations themselves: before a recomputation, and in the optimizer's step. */
-static int64_t overhead_ns(player *p, uint32_t phase, const ms__step_cost *cost) {
-    const ms_rates *rates = p->request->device->rates;
-    bool is_repeated = cost->flags & MS__OP_REPEATED, begins = is_repeated && !p->now.is_repeating;
-    bool steps = phase > MS_PHASE_BACKWARD && !p->now.has_stepped;
-    p->now.is_repeating = is_repeated;
-    p->now.has_stepped = phase > MS_PHASE_BACKWARD;
-    return (begins ? rates->recomputation_ns : 0) + (steps ? p->n_gradients * rates->parameter_ns : 0);
-}
-
-/* The host queues an operation; then the device does it, which may be the host itself. */
-static void pass_time(player *p, int64_t host_ns, int64_t busy_ns) {
-    clock *now = &p->now;
-    now->host_ns = ms__add_ns(now->host_ns, host_ns);
-    if (busy_ns == 0) return;
-    if (on_gpu(p))
-        now->device_ns = ms__add_ns(ms__max(now->device_ns, now->host_ns), busy_ns);
-    else
-        now->host_ns = ms__add_ns(now->host_ns, busy_ns);
-}
-
-static bool is_fused(const player *p, uint32_t phase) {
-    return phase > MS_PHASE_BACKWARD && p->request->flags & MS_SIMULATE_FUSED;
-}
-
-/* A trace has the operations that a fused step replaces, since fused kernels do not run without a device. In their
- * place, one operation reads and writes everything once. */
-static void run_op(player *p, uint32_t phase, uint32_t index) {
-    static const ms__step_cost one = {0};
-    const ms_rates *rates = p->request->device->rates;
-    const bool fused = is_fused(p, phase), is_replaced = fused && p->now.has_stepped;
-    const ms__step_cost *cost = fused ? &one : &p->step->costs[index];
-    p->n_ops++;
-    if (is_replaced) return;
-    int64_t host_ns = ms__add_ns(overhead_ns(p, phase, cost), ms__op_host_ns(rates, cost, phase));
-    pass_time(p, host_ns, fused ? ms__kernel_ns(rates, p->update_bytes) : p->busy_ns[index]);
-}
-
-static int64_t time_now(const player *p) { return ms__max(p->now.device_ns, p->now.host_ns); }
 
 /* ---- Playing ---- */
 
 /* Segments between units run as in the plain step, unless all units are recomputed. */
-static int variant_of(const player *p, int32_t unit) {
+static int variant_of(const ms__player *p, int32_t unit) {
     if (unit < 0) return p->has_variant[MS__PLAIN] ? MS__PLAIN : MS__RECOMPUTED;
     return p->request->actions == NULL ? MS__PLAIN : ms__actions[p->request->actions[unit]].variant;
 }
 
 /* Fused optimizers update in place, without temporaries. */
-static bool is_skipped(const player *p, const ms__segment *segment, const ms__step_event *event) {
+static bool is_skipped(const ms__player *p, const ms__segment *segment, const ms__step_event *event) {
     bool optimizer = segment->phase == MS_PHASE_OPTIMIZER_FIRST || segment->phase == MS_PHASE_OPTIMIZER;
     return optimizer && p->request->flags & MS_SIMULATE_FUSED && event->kind == MS__ALLOCATE &&
            p->step->keys[event->index].category == MS_CATEGORY_TEMPORARY;
 }
 
-static bool is_released_here(const player *p, uint32_t key, int64_t segment) {
+static bool is_released_here(const ms__player *p, uint32_t key, int64_t segment) {
     uint32_t split = p->step->keys[key].split;
     return split == 0 || p->released_in[split - 1] == segment;
 }
 
-static ms_status play_operation(player *p, const ms__segment *segment, int64_t index, uint32_t cost) {
-    run_op(p, segment->phase, cost);
-    ms_status status = give_brief_addends(p);
-    return status == MS_OK ? take_workspaces(p, segment, index, p->step->costs[cost].flags) : status;
+static ms_status play_operation(ms__player *p, const ms__segment *segment, int64_t index, uint32_t cost,
+                                bool is_spared) {
+    ms__player_run(p, segment->phase, cost, is_spared);
+    ms_status status = ms__player_give_brief(p);
+    return status == MS_OK ? ms__player_take_workspaces(p, segment, index, p->step->costs[cost].flags) : status;
 }
 
-static ms_status play_event(player *p, const ms__segment *segment, int64_t index, const ms__step_event *event) {
+static ms_status play_event(ms__player *p, const ms__segment *segment, int64_t index, const ms__step_event *event) {
+    bool is_spared = ms__changes_spare(p, segment->unit, (uint32_t)(event - p->step->events));
     if (is_skipped(p, segment, event)) return MS_OK;
+    if (is_spared && event->kind != MS__OPERATION) return ms__changes_play_spared(p, event, index);
     switch (event->kind) {
     case MS__ALLOCATE:
-        return take_key(p, event->index, index);
+        return ms__player_take(p, event->index, index);
     case MS__RELEASE:
-        return is_released_here(p, event->index, index) ? give_key(p, event->index) : MS_OK;
+        return is_released_here(p, event->index, index) ? ms__changes_release(p, event->index) : MS_OK;
     case MS__OPERATION:
-        return play_operation(p, segment, index, event->index);
+        return play_operation(p, segment, index, event->index, is_spared);
     case MS__ACCUMULATE:
-        return give_addend(p, event->index);
+        return ms__player_give_addend(p, event->index);
     default:
-        return take_transient(p, p->scratch_bytes[event->index], index);
+        return ms__player_take_transient(p, p->scratch_bytes[event->index], index);
     }
 }
 
-static ms_status play_events(player *p, int64_t index) {
+/* A key that the other variant releases in this segment: at its end. */
+static ms_status release_late(ms__player *p, uint32_t key) {
+    return p->blocks[key] == MS__NOT_THERE ? MS_OK : ms__changes_release(p, key);
+}
+
+static ms_status play_events(ms__player *p, int64_t index) {
     const ms__segment *segment = &p->step->segments[index];
     int variant = variant_of(p, segment->unit);
     const ms__step_event *events = p->step->events + segment->first[variant];
     ms_status status = MS_OK;
-    for (uint32_t i = 0; i < segment->n[variant] && status == MS_OK; i++)
-        status = play_event(p, segment, index, &events[i]);
+    for (uint32_t i = 0; i < segment->n[variant] && status == MS_OK; i++) {
+        status = ms__changes_begin_event(p, segment->first[variant] + i, index);
+        if (status == MS_OK) status = play_event(p, segment, index, &events[i]);
+    }
     for (int32_t l = p->first_released[index]; l >= 0 && status == MS_OK; l = p->next_released[l])
-        status = give_key(p, p->step->split_keys[l].key); /* released by the other variant: at the end of the segment */
+        status = release_late(p, p->step->split_keys[l].key);
     return status;
 }
 
-static ms_status give_category(player *p, uint32_t category) {
+static ms_status give_category(ms__player *p, uint32_t category) {
     ms_status status = MS_OK;
     for (uint32_t k = 0; k < p->step->n_keys && status == MS_OK; k++)
-        if (p->step->keys[k].category == category) status = give_key(p, k);
+        if (p->step->keys[k].category == category) status = ms__player_give(p, k);
     return status;
 }
 
-static ms_status take_category(player *p, uint32_t category) {
+static ms_status take_category(ms__player *p, uint32_t category) {
     ms_status status = MS_OK;
     for (uint32_t k = 0; k < p->step->n_keys && status == MS_OK; k++)
-        if (p->step->keys[k].category == category) status = take_key(p, k, 0);
+        if (p->step->keys[k].category == category) status = ms__player_take(p, k, 0);
     return status;
 }
 
@@ -285,15 +110,15 @@ static void clear_segments(ms_simulation *sim, const ms__step *step) {
             (ms_simulation_segment){.unit = step->segments[i].unit, .phase = (int32_t)step->segments[i].phase};
 }
 
-static void set_segment(ms_simulation *sim, const player *p, int64_t index, int64_t before_ns) {
+static void set_segment(ms_simulation *sim, const ms__player *p, int64_t index, int64_t before_ns) {
     ms_simulation_segment *segment = &sim->segments[index];
     segment->end_bytes = p->allocated;
     segment->peak_bytes = p->peak.bytes;
-    segment->duration_ns = time_now(p) - before_ns;
+    segment->duration_ns = ms__player_time(p) - before_ns;
     memcpy(segment->parts, p->peak.parts, sizeof p->peak.parts);
 }
 
-static bool is_played(const player *p, const ms__segment *segment, int step) {
+static bool is_played(const ms__player *p, const ms__segment *segment, int step) {
     bool first = step == 0 && !(p->request->flags & MS_SIMULATE_RESUMED);
     if (segment->phase == MS_PHASE_OPTIMIZER_FIRST) return first;
     if (segment->phase == MS_PHASE_OPTIMIZER) return !first;
@@ -301,34 +126,37 @@ static bool is_played(const player *p, const ms__segment *segment, int step) {
 }
 
 /* Start a new peak from the current bytes. */
-static void begin_peak(player *p, int64_t segment) {
+static void begin_peak(ms__player *p, int64_t segment) {
     p->peak.bytes = -1;
-    note_peak(p, segment);
+    ms__player_note_peak(p, segment);
 }
 
 /* One step. It records the peak of each segment and of the step. */
-static ms_status play_step(player *p, ms_simulation *sim, int step) {
+static ms_status play_step(ms__player *p, ms_simulation *sim, int step) {
     ms_status status = MS_OK;
-    p->now = (clock){0};
+    p->now = (ms__clock){0};
+    ms__changes_begin_step(p, step);
     p->n_ops = 0;
     begin_peak(p, 0);
-    peak highest = p->peak;
+    ms__peak highest = p->peak;
     for (int64_t i = 0; i < sim->n_segments && status == MS_OK; i++) {
         if (!is_played(p, &p->step->segments[i], step)) continue;
-        int64_t before = time_now(p);
+        int64_t before = ms__player_time(p);
         begin_peak(p, i);
-        status = play_events(p, i);
-        note_peak(p, i);
+        status = ms__changes_begin_segment(p, i);
+        if (status == MS_OK) status = play_events(p, i);
+        if (status == MS_OK) status = ms__changes_end_segment(p, i);
+        ms__player_note_peak(p, i);
         set_segment(sim, p, i, before);
         if (p->peak.bytes > highest.bytes) highest = p->peak;
     }
     p->peak = highest;
-    if (status == MS_OK) status = give_all_addends(p);
+    if (status == MS_OK) status = ms__player_give_addends(p);
     if (status == MS_OK && !(p->request->flags & MS_SIMULATE_KEEP_GRADIENTS))
         status = give_category(p, MS_CATEGORY_GRADIENT);
     if (status == MS_OK) status = give_category(p, MS_CATEGORY_ACTIVATION);
     if (status == MS_OK) status = give_category(p, MS_CATEGORY_TEMPORARY);
-    note_peak(p, highest.segment); /* the current bytes, which are lower */
+    ms__player_note_peak(p, highest.segment); /* the current bytes, which are lower */
     return status;
 }
 
@@ -336,7 +164,7 @@ static ms_status play_step(player *p, ms_simulation *sim, int step) {
 
 /* The segment in which a split key is released under this plan: the last of those that hold it. A unit holds it in its
  * own variant. If it is released between units, or never, every variant that the plan has holds it. */
-static int32_t segment_of(const player *p, const ms__split_key *split) {
+static int32_t segment_of(const ms__player *p, const ms__split_key *split) {
     int32_t last = -1, latest = -1;
     for (int v = 0; v < MS__N_VARIANTS; v++) {
         bool never = split->segment[v] < 0;
@@ -348,14 +176,14 @@ static int32_t segment_of(const player *p, const ms__split_key *split) {
     return last < 0 ? latest : last;
 }
 
-static void find_variants(player *p) {
+static void find_variants(ms__player *p) {
     for (uint32_t i = 0; i < p->step->n_segments; i++)
         if (p->step->segments[i].unit >= 0) p->has_variant[variant_of(p, p->step->segments[i].unit)] = true;
     if (!p->has_variant[MS__RECOMPUTED]) p->has_variant[MS__PLAIN] = true; /* no unit runs at all */
 }
 
 /* A parameter is as large as its gradient and, like the optimizer's state, is read and written. */
-static void count_update(player *p, uint32_t key) {
+static void count_update(ms__player *p, uint32_t key) {
     uint32_t category = p->step->keys[key].category;
     int64_t n_bytes = ms__step_key_bytes(p->step, key);
     if (category == MS_CATEGORY_GRADIENT) {
@@ -366,7 +194,7 @@ static void count_update(player *p, uint32_t key) {
     }
 }
 
-static ms_status open_player(player *p, ms__arena *arena) {
+static ms_status open_player(ms__player *p, ms__arena *arena) {
     const ms__step *step = p->step;
     find_variants(p);
     ms_status status =
@@ -377,7 +205,7 @@ static ms_status open_player(player *p, ms__arena *arena) {
                          MS__ARRAY(p->is_accumulated, step->n_keys), MS__ARRAY(p->brief, step->n_keys));
     if (status != MS_OK) return status;
     for (uint32_t k = 0; k < step->n_keys; k++) {
-        p->blocks[k] = p->addends[k] = NOT_THERE;
+        p->blocks[k] = p->addends[k] = MS__NOT_THERE;
         count_update(p, k);
     }
     for (uint32_t i = 0; i < step->n_events; i++)
@@ -401,7 +229,7 @@ static ms_status open_player(player *p, ms__arena *arena) {
     return MS_OK;
 }
 
-static ms_status play_setup(player *p, int64_t *out_bytes) {
+static ms_status play_setup(ms__player *p, int64_t *out_bytes) {
     ms_status status = MS_OK;
     for (uint32_t i = 0; i < p->step->n_segments && status == MS_OK; i++)
         if (p->step->segments[i].phase == MS_PHASE_SETUP) status = play_events(p, i);
@@ -424,7 +252,7 @@ static void sum_times(ms_simulation *sim) {
 }
 
 /* After the first step, in which units are checked, unused memory is returned: so does the executor. */
-static ms_status settle(player *p) {
+static ms_status settle(ms__player *p) {
     if (p->allocator == NULL || !(p->request->flags & MS_SIMULATE_GROWING)) return MS_OK;
     ms_status status = ms__allocator_empty(p->allocator);
     if (p->request->flags & MS__SIMULATE_SETTLED) ms__allocator_close_gaps(p->allocator);
@@ -432,13 +260,14 @@ static ms_status settle(player *p) {
     return status;
 }
 
-static ms_status play_all(player *p, ms_simulation *sim) {
+static ms_status play_all(ms__player *p, ms_simulation *sim) {
     ms_simulation_summary *s = &sim->summary;
     int64_t steady = 0;
     ms_status status = play_setup(p, &s->start_bytes);
     s->start_reserved_bytes =
         p->allocator == NULL ? s->start_bytes : ms__allocator_get_stats(p->allocator).reserved_bytes;
-    for (int step = 0; step < N_STEPS && status == MS_OK; step++) {
+    int n_steps = p->changes == NULL ? N_STEPS : N_STEPS + 1; /* results are compared in the second */
+    for (int step = 0; step < n_steps && status == MS_OK; step++) {
         clear_segments(sim, p->step);
         status = play_step(p, sim, step);
         ms__allocator_stats stats = {.peak_reserved_bytes = p->peak.bytes, .needed_bytes = p->peak.bytes};
@@ -460,6 +289,8 @@ static ms_status play_all(player *p, ms_simulation *sim) {
     int64_t known = 0;
     for (int c = 0; c < MS_N_CATEGORIES; c++) known += s->parts[c] = p->peak.parts[c];
     s->unused_bytes = p->peak.bytes - known;
+    s->host_bytes = ms__changes_host_bytes(p);
+    s->wait_ns = p->now.wait_ns;
     s->host_ns = p->now.host_ns;
     s->device_ns = p->now.device_ns;
     sum_times(sim);
@@ -506,7 +337,8 @@ ms_status ms_simulation_request_init(ms_simulation_request *request, const ms_pr
 
 ms_status ms__sim_basis_make(ms__arena *arena, const ms__step *step, const ms_rates *rates, ms__sim_basis *out) {
     ms_status status = ms__order_make(arena, step, &out->order);
-    return status == MS_OK ? ms__recompute_costs_make(arena, step, rates, &out->costs) : status;
+    if (status == MS_OK) status = ms__changes_make(arena, step, &out->changes);
+    return status == MS_OK ? ms__recompute_costs_make(arena, step, rates, &out->changes, &out->costs) : status;
 }
 
 bool ms__is_steady(const ms_simulation_segment *segment) {
@@ -514,7 +346,7 @@ bool ms__is_steady(const ms_simulation_segment *segment) {
 }
 
 ms_status ms__simulate(const ms_simulation_request *request, const ms__sim_basis *basis, ms_simulation **out) {
-    player p = {.request = request, .step = request->profile->step};
+    ms__player p = {.request = request, .step = request->profile->step};
     ms__arena arena = {0};
     ms_status status = MS_OK;
     ms_simulation *sim = calloc(1, sizeof *sim);
@@ -525,6 +357,7 @@ ms_status ms__simulate(const ms_simulation_request *request, const ms__sim_basis
     if (status == MS_OK && ms__has_blocks(request->device, request->flags))
         status = ms__allocator_create(request->limit_bytes, &p.allocator);
     if (status == MS_OK) status = open_player(&p, &arena);
+    if (status == MS_OK) status = ms__changes_open(&p, &arena, basis);
     if (status == MS_OK) status = play_all(&p, sim);
     if (status == MS_OK) status = ms__apply_actions(request, basis, sim);
     ms__allocator_destroy(p.allocator);

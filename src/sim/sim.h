@@ -2,6 +2,7 @@
 #ifndef MS_SIM_SIM_H
 #define MS_SIM_SIM_H
 
+#include "changes.h"
 #include "order.h"
 #include "recompute_cost.h"
 #include "roofline.h"
@@ -22,6 +23,7 @@ struct ms_simulation {
 /* What all simulations of one step on one device share. Immutable. */
 typedef struct ms__sim_basis {
     ms__order order;
+    ms__changes changes;
     ms__recompute_cost *costs; /* by unit */
 } ms__sim_basis;
 
@@ -40,7 +42,7 @@ ms_status ms__simulate(const ms_simulation_request *request, const ms__sim_basis
 /* Does the segment take part in a steady step? Setup and the first optimizer step do not. */
 bool ms__is_steady(const ms_simulation_segment *segment);
 
-/* Change a simulation of traced variants into one of the actions and model options of the request (sim_actions.c).
+/* Add what a step does not show of the actions and model options of the request to its simulation (sim_actions.c).
  * Errors: MS_E_NO_MEMORY. */
 ms_status ms__apply_actions(const ms_simulation_request *request, const ms__sim_basis *basis, ms_simulation *sim);
 

@@ -1,8 +1,8 @@
-/* sim_actions.c - turns a simulation of plain and recomputed units into one of any action and model option (actions.h,
+/* sim_actions.c - adds to a simulation what it does not play: some actions, and all model options (actions.h,
  * model_options.h).
  *
- * The events of a step only have two variants of a unit. What other actions hold, copy and compute, and what model
- * options change, is added to each segment of the step; then the peak is found again.
+ * What these actions hold, copy and compute, and what model options change, is added to each segment of the step; then
+ * the peak is found again.
  */
 #include <string.h>
 
@@ -25,11 +25,11 @@ typedef struct unit_effects {
     ms__link link;
 } unit_effects;
 
-/* Does the request have anything that the traced variants do not show? */
+/* Does the request have anything that is not played? */
 static bool is_needed(const ms_simulation_request *request) {
     if (request->model_options != 0) return true;
     for (int64_t i = 0; request->actions != NULL && i < request->n_actions; i++)
-        if (!ms__actions[request->actions[i]].is_traced) return true;
+        if (!ms__actions[request->actions[i]].is_played) return true;
     return false;
 }
 
@@ -50,7 +50,9 @@ static void find_effects(unit_effects *o, ms_simulation_summary *summary) {
     int64_t largest_copy = 0;
     for (int32_t i = 0; i < order->n; i++) {
         int32_t unit = order->units[i];
-        o->effects[i] = ms__effect_of(action_at(o, i), &o->basis->costs[unit], &o->request->profile->units[unit]);
+        int32_t action = action_at(o, i);
+        if (!ms__actions[action].is_played)
+            o->effects[i] = ms__effect_of(action, &o->basis->costs[unit], &o->request->profile->units[unit]);
         o->held[i + 1] = o->held[i] + o->effects[i].held_bytes;
         summary->host_bytes += o->effects[i].copy_bytes;
         largest_copy = ms__max(largest_copy, o->effects[i].copy_bytes);
@@ -66,7 +68,7 @@ static void run_link(unit_effects *o, ms_simulation_summary *summary) {
         if (o->link.slot_ns > 0) {
             int32_t hide = ms__link_hide_slots(&o->link, ms__min(o->times[i].forward_ns, o->times[i].backward_ns));
             int32_t copy = ms__link_copy_slots(&o->link, copy_bytes);
-            bool waits = ms__actions[action_at(o, i)].waits || i == n - 1;
+            bool waits = (ms__actions[action_at(o, i)].waits && copy_bytes > 0) || i == n - 1;
             ms__link_step step = ms__link_advance(&o->link, o->backlog[i], hide, copy, waits);
             o->backlog[i + 1] = step.backlog;
             wait_ns = ms__link_wait_ns(&o->link, step.waited);

@@ -4,9 +4,8 @@
 #include "../common/math.h"
 #include "roofline.h"
 
-#define COPY_SLOTS 6 /* of the largest copy */
-#define MAX_SLOTS 12 /* of a backlog: two of the largest copies */
-#define DRAG 8       /* one part in 8 of a copy is not hidden: products ran 15 % longer during copies both ways */
+#define COPY_SLOTS 6                         /* of the largest copy */
+#define MAX_SLOTS 12                         /* of a backlog: two of the largest copies */
 #define MAX_SLOT_US (MS__MAX_NS / 1000 / 64) /* so that a backlog does not overflow as a time */
 
 bool ms__has_link(const ms_rates *rates) { return rates->to_device_mb_per_s > 0 && rates->from_device_mb_per_s > 0; }
@@ -33,7 +32,7 @@ int32_t ms__link_hide_slots(const ms__link *link, int64_t ns) {
 }
 
 int64_t ms__link_drag_ns(const ms__link *link, int64_t n_bytes) {
-    return link->mb_per_s == 0 ? 0 : ms__min(n_bytes, MS__MAX_NS / 1000) * 1000 / link->mb_per_s / DRAG;
+    return link->mb_per_s == 0 ? 0 : ms__min(n_bytes, MS__MAX_NS / 1000) * 1000 / link->mb_per_s / MS__LINK_DRAG;
 }
 
 int64_t ms__link_wait_ns(const ms__link *link, int32_t slots) {

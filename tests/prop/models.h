@@ -36,7 +36,7 @@ typedef struct model {
     int64_t n_calls, n_units, scale;
     int64_t params[MAX_UNITS];
     int64_t input, loss;
-    bool knows_recomputed, has_optimizer;
+    bool knows_recomputed, has_optimizer, has_marks; /* marks: of functions whose results may be kept */
 } model;
 
 /* Storages of a trace that is being written. */
@@ -88,6 +88,7 @@ static inline void random_model(model *m) {
     if (one_in(2)) m->loss /= 16;
     m->knows_recomputed = !one_in(12);
     m->has_optimizer = !one_in(6);
+    m->has_marks = !one_in(4);
 }
 
 /* ---- Writing ---- */
@@ -102,6 +103,8 @@ typedef struct writer {
 
 static inline int64_t sized(const writer *w, int64_t n_bytes) { return n_bytes / w->divisor; }
 
+enum { SOME_PRODUCT, SOME_ACTIVATION, SOME_ATTENTION, SOME_SUM };
+
 static inline void compute_some(writer *w, int64_t kind, int64_t n_bytes) {
     static const char *const names[] = {"aten.mm.default", "aten.gelu.default",
                                         "aten._scaled_dot_product_flash_attention.default", "aten.mul.Tensor"};
@@ -112,14 +115,22 @@ static inline void compute_some(writer *w, int64_t kind, int64_t n_bytes) {
     output(w->s, 16, 16);
 }
 
+/* An operation and its result, as a function if it is one whose result may be kept. */
+static inline int64_t make_some(writer *w, int64_t kind, int64_t n_bytes) {
+    bool is_product = kind % 4 == SOME_PRODUCT;
+    bool is_function = w->m->has_marks && (is_product || kind % 4 == SOME_ATTENTION);
+    if (is_function) say(w->s, MS_TRACE_FUNCTION, is_product ? MS_KEEP_PRODUCTS : MS_KEEP_ATTENTION, 0);
+    compute_some(w, kind, n_bytes);
+    int64_t made = take(w->s, sized(w, n_bytes));
+    if (is_function) say(w->s, MS_TRACE_FUNCTION, 0, made);
+    return made;
+}
+
 /* Forward of a call, also when it is recomputed. Returns its result. */
 static inline int64_t run_call(writer *w, int64_t index) {
     const call *c = &w->m->calls[index];
-    for (int64_t i = 0; i < c->n_saved; i++) {
-        compute_some(w, index + i, c->saved[i]);
-        w->at.saved[index][i] = take(w->s, sized(w, c->saved[i]));
-    }
-    compute_some(w, 1, c->result);
+    for (int64_t i = 0; i < c->n_saved; i++) w->at.saved[index][i] = make_some(w, index + i, c->saved[i]);
+    compute_some(w, SOME_ACTIVATION, c->result);
     if (c->working > 0) give(w->s, take(w->s, sized(w, c->working)));
     return take(w->s, sized(w, c->result));
 }
@@ -137,7 +148,7 @@ static inline void write_forward(writer *w) {
         if (w->recomputed) give_saved(w, i);
         if (c->between == 0) continue;
         in_unit(w->s, -1);
-        compute_some(w, 3, c->between);
+        compute_some(w, SOME_SUM, c->between);
         w->at.between[i] = take(w->s, sized(w, c->between));
         if (!c->between_stays) give(w->s, w->at.between[i]);
     }
@@ -163,7 +174,7 @@ static inline void write_backward(writer *w) {
             give(w->s, run_call(w, i));
             repeating(w->s, -1);
         }
-        compute_some(w, 0, c->gradient);
+        compute_some(w, SOME_PRODUCT, c->gradient);
         int64_t next = take(w->s, sized(w, c->result));
         if (c->gradient > 0) (void)take_as(w->s, MS_CATEGORY_GRADIENT, sized(w, c->gradient));
         give(w->s, flowing);
@@ -180,7 +191,7 @@ static inline void write_optimizer(writer *w) {
         in_phase(w->s, phase);
         for (int64_t u = 0; u < w->m->n_units && w->m->has_optimizer; u++) {
             int64_t n_bytes = sized(w, w->m->params[u]);
-            compute_some(w, 3, n_bytes);
+            compute_some(w, SOME_SUM, n_bytes);
             if (phase == MS_PHASE_OPTIMIZER_FIRST) (void)take_as(w->s, MS_CATEGORY_OPTIMIZER, 2 * n_bytes);
             give(w->s, take_as(w->s, MS_CATEGORY_OPTIMIZER, n_bytes));
         }
@@ -195,7 +206,7 @@ static inline void write_model(const model *m, bool recomputed, int64_t divisor,
     (void)take_as(out, MS_CATEGORY_INPUT, m->input);
     write_forward(&w);
     in_phase(out, MS_PHASE_LOSS);
-    compute_some(&w, 3, m->loss);
+    compute_some(&w, SOME_SUM, m->loss);
     int64_t loss = take(out, sized(&w, m->loss));
     write_backward(&w);
     give(out, loss);

@@ -79,11 +79,15 @@ static const char *random_name(void) {
     return names[up_to(3)];
 }
 
+/* A function whose result may be kept begins, or ends with the storage that was allocated last. */
+static void mark(script *s, int64_t keep) { say(s, MS_TRACE_FUNCTION, keep, keep == 0 ? s->n_storages - 1 : 0); }
+
 /* Operations of the recomputation only. */
 static void repeat_unit(model *m, int64_t unit) {
     script *recomputed = &m->traces[MS__RECOMPUTED];
     repeating(recomputed, unit);
     for (int64_t n = up_to(3); n > 0; n--) {
+        if (one_in(4)) mark(recomputed, up_to(2));
         compute(recomputed, random_name());
         if (one_in(2)) allocate(m, MS__RECOMPUTED, new_thing(m));
         release_some(m, MS__RECOMPUTED, 12);
@@ -95,6 +99,8 @@ static void repeat_unit(model *m, int64_t unit) {
 static void operate(model *m) {
     const char *name = random_name();
     bool optimizer = m->phase >= MS_PHASE_OPTIMIZER_FIRST;
+    int64_t keep = one_in(4) ? up_to(2) : -1;
+    for (int v = 0; v < MS__N_VARIANTS && keep >= 0; v++) mark(&m->traces[v], keep);
     for (int v = 0; v < MS__N_VARIANTS; v++) compute(&m->traces[v], name);
     for (int64_t n = up_to(2); n > 0; n--) {
         int64_t index = new_thing(m);

@@ -398,3 +398,225 @@ def test_trap_15_threads():
     for model in models:
         work(model)
     assert not problems
+
+
+# What was trusted once
+
+
+def fails_later(block, batches, actions=("recompute_except_both",)):
+    """Steps on batches that differ: the first ones are trusted, others must not be mistaken for them."""
+
+    def run(model, _):
+        found = []
+        for args in batches:
+            torch.manual_seed(7)
+            output = model(*args)
+            loss = (torch.view_as_real(output) if output.is_complex() else output).pow(2).mean()
+            loss.backward()
+            found.append((loss.detach(), gradients(model)))
+            model.zero_grad()
+        return found
+
+    return both(block, actions, run=run)
+
+
+class Masked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(16, 48)
+
+    def forward(self, x, mask=None):
+        q, k, v = (t.view(2, 6, 4, 4).transpose(1, 2) for t in self.linear(x).split(16, -1))
+        y = nnf.scaled_dot_product_attention(q, k, v, mask)
+        return x + y.transpose(1, 2).reshape(2, 6, 16).sin()
+
+
+def masked_batch(has_mask):
+    return (zoo.floats(2, 6, 16), zoo.floats(2, 1, 6, 6, seed=3) > -0.5 if has_mask else None)
+
+
+def test_a_mask_that_comes_later():
+    """Attention makes numbers of a boolean mask, and saves them: that is no cast by autocast."""
+    fails_later(Masked, [masked_batch(n >= 4) for n in range(6)])
+
+
+def test_what_has_differed_once_is_never_trusted_again():
+    """Two calls before their backwards: the second is compared first, and differs."""
+
+    def run(model, _):
+        found = []
+        for n in range(5):
+            losses = []
+            for has_mask in (False,) if n == 0 else (False, True):
+                torch.manual_seed(7)
+                losses.append(model(*masked_batch(has_mask)).pow(2).mean())
+            for loss in reversed(losses):
+                loss.backward()
+            found.append(gradients(model))
+            model.zero_grad()
+        return found
+
+    both(Masked, run=run)
+
+
+def test_another_number_of_products_before():
+    """What is known of one product is not known of another that comes at its place."""
+
+    class Repeats(Block):
+        def forward(self, x, n):
+            for _ in range(n):
+                x = self.a(x).sin()
+            y = self.b(x)
+            y.data.mul_(2)  # as a kernel does that changes its input without telling
+            return y.sin().cos()
+
+    fails_later(Repeats, [(zoo.floats(4, 16), 2 if n < 3 else 1) for n in range(6)])
+
+
+def test_conjugated_operands():
+    class Gram(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(4, 4))
+
+        def forward(self, z):
+            h = (self.weight.to(z.dtype) @ z).sin()
+            c = h @ h.conj().transpose(-1, -2)
+            return (c.abs() + 1).sqrt().sin().to(torch.complex64) @ z
+
+    def complexes(*shape):
+        return torch.complex(zoo.floats(*shape), zoo.floats(*shape, seed=2)) / 4
+
+    fails_later(Gram, [(complexes(*((4, 5) if n < 4 else (2, 4, 5))),) for n in range(6)])
+
+
+# What others do
+
+
+@torch.compile(backend="eager", fullgraph=True)
+def compiled_function(x, weight):
+    return nnf.linear(nnf.silu(x), weight).sin()
+
+
+class CallsCompiled(Block):
+    def forward(self, x):
+        return x + compiled_function(self.a(x).sin(), self.b.weight).sin()
+
+
+@pytest.mark.parametrize("action", ["recompute_except_both", "offload"])
+def test_layers_that_call_compiled_functions(action):
+    """No mode is around them: it would be part of what is compiled."""
+    model = both(CallsCompiled, [action])
+    units = memscale.executor_of(model)._units
+    assert [(unit.keeps, unit.has_compiled) for unit in units] == [(0, True)] * 5
+
+
+def test_a_mode_that_a_layer_leaves_behind():
+    class Mode(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            return func(*args, **(kwargs or {}))
+
+    fails, mode = [], Mode()
+
+    class Leaves(Block):
+        def forward(self, x):
+            y = self.a(x).sin()
+            if fails:
+                mode.__enter__()
+                raise ValueError("what the layer raises")
+            return self.b(y).cos()
+
+    model = zoo.wrap_with(chain(Leaves), ["recompute_except_both"])
+    for _ in range(3):
+        loss_of(model).backward()
+    fails.append(True)
+    with pytest.raises(ValueError, match="what the layer raises"):
+        loss_of(model)
+    assert n_modes() == 1
+    mode.__exit__(None, None, None)
+    assert n_modes() == 0
+
+
+def test_results_that_the_layer_changes_are_not_held():
+    class Adds(Block):
+        def forward(self, x):
+            y = see(self.a(x.sin()))
+            y += x
+            return (y * 1.0).sin().cos()
+
+    model = zoo.wrap_with(chain(Adds, 2), ["recompute_except_both"])
+    for _ in range(3):
+        forget()
+        loss = loss_of(model)
+        assert alive(0, 2) == [False, False]
+        loss.backward()
+
+
+def test_garbage_that_is_collected_during_a_recomputation():
+    """A branch that nobody needs dies while the layer is recomputed, and with it what was kept for it."""
+    collects = []
+
+    class Two(Block):
+        def forward(self, x):
+            out = x.sin().exp()
+            h = x.cos()
+            if collects:
+                gc.collect()
+            return out, self.b(h).sin().exp()
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks = nn.ModuleList([Two() for _ in range(2)])
+
+        def forward(self, x):
+            tails = []
+            for block in self.blocks:
+                x, tail = block(x)
+                tails.append(tail)
+            return x, tails
+
+    torch.manual_seed(0)
+    model = zoo.wrap_with(Model(), ["recompute_except_products"])
+    x = zoo.floats(4, 16).requires_grad_()
+    for _ in range(4):
+        y, tails = model(x)
+        (y.sum() + sum(tail.sum() for tail in tails)).backward()
+    gc.disable()
+    try:
+        y, tails = model(x)
+        cycle = [tails]
+        cycle.append(cycle)
+        del tails, cycle
+        collects.append(True)
+        x.grad = None
+        y.sum().backward()
+    finally:
+        gc.enable()
+    wanted = zoo.floats(4, 16).requires_grad_()
+    wanted.sin().exp().sin().exp().sum().backward()
+    zoo.assert_same(wanted.grad, x.grad)
+
+
+def test_queries_keys_and_values_share_the_cast_of_their_input():
+    class Three(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.q, self.k, self.v = (nn.Linear(16, 16) for _ in range(3))
+
+        def forward(self, x):
+            return (self.q(x).sin() + self.k(x).cos() + self.v(x).exp()).tanh()
+
+    model = zoo.wrap_with(chain(Three), ["recompute_except_products"])
+    for _ in range(4):
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = loss_of(model)
+        with Count() as count:
+            loss.backward()
+    plain = chain(Three)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = loss_of(plain)
+    with Count() as plain_count:
+        loss.backward()
+    # of a layer: its input once, and three weights
+    assert count.of("_to_copy") - plain_count.of("_to_copy") <= 5 * (1 + 3 + 1)

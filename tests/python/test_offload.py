@@ -451,3 +451,233 @@ def test_inside_hooks_of_others():
     model = zoo.wrap_with(chain(), ["offload"])
     zoo.assert_same(run(chain()), run(model))
     assert stats_of(model)["n_puts"] == 0
+
+
+# What reviews have found
+
+
+def test_a_graph_that_dies_while_the_layer_runs():
+    """Its storages are gone; others may have their addresses."""
+
+    class Metric(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(16, 16)
+
+        def forward(self, x):
+            metric = float(self.linear(x).exp().sin().sum().detach())
+            return self.linear(x).tanh().sigmoid().sin() + x + 0 * metric
+
+    both(lambda model: (loss_of(model).backward(), gradients(model))[1], block=Metric)
+
+
+class Complex(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(16, 2, dtype=torch.float64))
+
+    def forward(self, x):
+        weight = torch.view_as_complex(self.weight.float())
+        return torch.view_as_real(x.to(torch.complex64) * weight).sum(-1)
+
+
+class Rounded(nn.Module):
+    """Weights that are rounded after they were cast, as in training for quantization."""
+
+    def __init__(self, by_data):
+        super().__init__()
+        self.weight, self.by_data = nn.Parameter(torch.randn(16, 16)), by_data
+
+    def forward(self, x):
+        weight = self.weight.to(torch.bfloat16)
+        with torch.no_grad():
+            if self.by_data:
+                weight.data = (weight.data * 4).round() / 4
+            else:
+                weight.mul_(4).round_().div_(4)
+        return nn.functional.linear(x.bfloat16(), weight).float()
+
+
+@pytest.mark.parametrize(
+    "block", [Complex, lambda: Rounded(False), lambda: Rounded(True)], ids=["a view of it", "in place", "by data"]
+)
+@pytest.mark.parametrize("autocast", [False, True], ids=["fp32", "bf16"])
+def test_casts_of_the_users_own(block, autocast):
+    """Only casts by autocast are made again."""
+
+    def run(model):
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            loss = loss_of(model)
+        loss.backward()
+        return gradients(model)
+
+    both(run, block=block)
+
+
+class ChangesWhatItSaved(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, y):
+        ctx.save_for_backward(y)
+        return y * 1
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (y,) = ctx.saved_tensors
+        return y.mul_(gradient)
+
+
+@pytest.mark.parametrize("action", ["keep", "offload", "offload_blocking"])
+def test_trap_4_a_backward_that_changes_what_others_saved_raises(action):
+    class Layer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(16, 16)
+
+        def forward(self, x):
+            return ChangesWhatItSaved.apply(self.linear(x).exp())
+
+    loss = loss_of(zoo.wrap_with(chain(Layer), [action]))
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_kept_layers_near_an_offloaded_one_have_no_hooks():
+    """torch.func.grad refuses hooks on saved tensors."""
+
+    class Inner(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(16, 16)
+
+        def forward(self, x):
+            y = self.linear(x).tanh()
+            return y + (torch.func.grad(lambda t: t.sin().sum())(x) if self.linear.bias is None else 0)
+
+    def made():
+        model = chain(Inner)
+        for block in model.blocks[1::2]:
+            block.linear.bias = None
+        return model
+
+    plain, model = made(), zoo.wrap_with(made(), ["offload", "keep"])
+    for each in (plain, model):
+        loss_of(each).backward()
+    zoo.assert_same(gradients(plain), gradients(model))
+    assert stats_of(model)["n_puts"] == 3
+
+
+def test_detach_lets_go_of_host_memory():
+    model = zoo.wrap_with(chain(), ["recompute_offload", "recompute"])
+    loss_of(model).backward()
+    executor = memscale.executor_of(model)
+    units = executor._units
+    memscale.detach(model)
+    assert [(unit.put_inputs, unit.handler) for unit in units] == [(None, None)] * 5
+    assert executor._offloading.stats() == {}
+
+
+def test_an_interrupt_while_something_is_fetched_early(monkeypatch):
+    """It is the user's, at whichever tensor it comes."""
+    monkeypatch.setattr(offloading, "N_LEAVING", 0)
+    real, model = torch.empty, zoo.wrap_with(chain(n=6), ["offload"])
+    left = [0]  # storages until the interrupt
+
+    def empty(*args, **kwargs):
+        if kwargs.get("dtype") is torch.uint8:
+            left[0] -= 1
+            if left[0] == 0:
+                raise KeyboardInterrupt
+        return real(*args, **kwargs)
+
+    n_raised = 0
+    for at in range(1, 60):
+        loss, left[0] = loss_of(model), at
+        monkeypatch.setattr(torch, "empty", empty)
+        try:
+            loss.backward()
+            assert left[0] > 0, f"interrupt {at} is lost"
+            break
+        except KeyboardInterrupt:
+            n_raised += 1
+        finally:
+            monkeypatch.setattr(torch, "empty", real)
+    assert left[0] > 0
+    assert n_raised > 5
+
+
+class Holds(nn.Module):
+    """What its module holds anyway: a buffer, a constant, a parameter of another class."""
+
+    class Weight(nn.Parameter):
+        pass
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+        self.linear.weight = Holds.Weight(self.linear.weight.data)
+        self.register_buffer("table", torch.randn(4, 16))
+        self.constant = torch.randn(4, 16)
+
+    def forward(self, x):
+        return self.linear(x) * self.table + x * self.constant
+
+
+def test_what_others_hold_is_not_copied():
+    model = both(lambda m: (loss_of(m).backward(), gradients(m))[1], block=Holds)
+    assert stats_of(model)["put_bytes"] == 0
+
+
+def test_a_storage_that_is_given_another_size():
+    class Resizes(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(16, 16)
+
+        def forward(self, x):
+            y = self.linear(x).exp()
+            z = y.sin()
+            y.untyped_storage().resize_(0)
+            return z
+
+    loss_of(zoo.wrap_with(chain(Resizes), ["offload"]))  # backward cannot work, with or without
+
+
+def test_what_is_expanded_counts_as_large_as_it_is(small_and_late):
+    small_and_late["least_bytes"] = 1024
+
+    class Expands(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(16, 16)
+
+        def forward(self, x):
+            return (self.linear(x).mean().exp().expand(400, 4, 16) * x).sum(0)
+
+    model = both(lambda m: (loss_of(m).backward(), gradients(m))[1], block=Expands)
+    assert stats_of(model)["n_puts"] == 0
+
+
+def test_a_forked_child_trains_without_copies():
+    model = zoo.wrap_with(chain(), ["offload"])
+    loss_of(model).backward()
+    wanted = gradients(model)
+    model.zero_grad()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            loss_of(model).backward()
+            zoo.assert_same(wanted, gradients(model))
+            os._exit(0)
+        except BaseException:
+            os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+def test_a_layer_far_away_does_not_fetch(monkeypatch):
+    """Only the layers just behind an offloaded one fetch it early, though nothing was offloaded since."""
+    model = zoo.wrap_with(chain(n=8), ["offload", *["keep"] * 7])
+    loss, fetched = loss_of(model), []
+    for i in (7, 4, 3, 2, 1):
+        model.blocks[i].b.bias.register_hook(lambda _: fetched.append(stats_of(model)["n_fetches"]))
+    loss.backward()
+    assert fetched == [0, 0, 0, 1, 1]

@@ -66,7 +66,7 @@ def changed(plan):
 def check_plan(plan, profile, budget_bytes=0):
     """A plan has the figures of predictions."""
     plain = profile.predict(usable_bytes=budget_bytes)
-    with_plan = profile.predict(changed(plan), usable_bytes=budget_bytes)
+    with_plan = profile.predict(plan.actions, usable_bytes=budget_bytes)
     assert plan.baseline_peak_bytes == plain.peak_bytes
     if changed(plan) or not plan.grows:  # else the step only needs less because segments grow
         assert plan.predicted_peak_bytes == with_plan.peak_bytes

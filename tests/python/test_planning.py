@@ -79,15 +79,17 @@ def test_recomputing_from_offloaded_inputs_needs_both(gpu):
     assert names(asked(gpu, "conservative", enable_offloading=True))[0] == RECOMPUTE | OFFLOAD | BOTH
 
 
-def test_only_what_an_executor_runs(gpu):
-    """The table in C marks the actions that plans may use; the executor has a handler for each of them, and for others
-    that run only by a plan that is given."""
+def test_only_what_was_measured(gpu):
+    """Plans use what was measured on a kind of device; the executor has a handler for each action that the table in C
+    marks, also for those that run only by a plan that is given."""
     runnable = {action.identifier for action in ACTIONS if action.is_runnable}
-    assert runnable == {"keep", "recompute"}
-    assert runnable < set(HANDLERS) <= {action.identifier for action in ACTIONS}
+    assert runnable == set(HANDLERS) == {action.identifier for action in ACTIONS} - {"tile"}
     assert not any(option.is_runnable for option in MODEL_OPTIONS)
+    cpu = _devices.find("cpu")
+    kept = {action.identifier for action in ACTIONS if action.keeps}
     for mode in ("conservative", "balanced", "aggressive"):
         assert names(asked(gpu, mode, unrunnable=False)) == ({"recompute"}, set())
+        assert names(asked(cpu, mode, unrunnable=False)) == ({"recompute", *kept}, set())
     everything = asked(gpu, "aggressive").core
     assert everything.actions == sum(1 << action.number for action in ACTIONS) - 1
     assert everything.model_options == sum(option.flag for option in MODEL_OPTIONS)

@@ -102,7 +102,8 @@ def test_a_refused_wrap_leaves_the_first_as_it_was(monkeypatch, recwarn):
         optimizer.zero_grad()
     executor = memscale.executor_of(model)
     assert executor._planner.optimizers == (optimizer,)
-    assert executor.plan.needed_bytes < assumed.needed_bytes or executor.plan.n_recomputed < assumed.n_recomputed
+    plan = executor.plan  # SGD has no state: what was left for layers is more
+    assert plan.needed_bytes < assumed.needed_bytes or plan.predicted_slowdown < assumed.predicted_slowdown
     assert torch._C._is_multithreading_enabled() is False
     memscale.detach(model)
     assert torch._C._is_multithreading_enabled() is before

@@ -106,7 +106,7 @@ def test_public_names_of_plan_and_executor():
 
     assert [n for n in vars(Plan) if not n.startswith("_")] == [
         "n_recomputed", "n_changed", "explain", "pareto", "to_html", "to_json", "from_json", "check_units",
-        "groups", "describe",
+        "groups", "actions", "describe",
     ]  # fmt: skip
     assert [n for n in vars(Executor) if not n.startswith("_")] == [
         "attach", "reattach", "detach", "leave_modules", "see_step", "end_step", "begin_forward", "end_forward",

@@ -47,6 +47,7 @@
     X(actions)                                                                                                         \
     X(sim_link)                                                                                                        \
     X(model_options)                                                                                                   \
+    X(changes)                                                                                                         \
     X(sim_actions)                                                                                                     \
     X(chain)                                                                                                           \
     X(search)                                                                                                          \

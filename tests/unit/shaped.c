@@ -21,6 +21,8 @@ static void with_heads(script *s, int64_t b, int64_t t, int64_t width) {
     for (int i = 0; i < 6; i++) s->operands[s->n_operands - 1].dims[i] = dims[i];
 }
 
+static int64_t hidden_bytes(const model *m) { return 4 * m->b * m->t * WIDTH; }
+
 static void multiply(model *m, int64_t inner) {
     compute(m->s, "aten.mm.default");
     input(m->s, m->b * m->t, inner);
@@ -28,11 +30,19 @@ static void multiply(model *m, int64_t inner) {
     output(m->s, m->b * m->t, WIDTH);
 }
 
-static int64_t hidden_bytes(const model *m) { return 4 * m->b * m->t * WIDTH; }
+/* The same as a function whose result may be kept; the result. */
+static int64_t product(model *m, int64_t inner) {
+    say(m->s, MS_TRACE_FUNCTION, MS_KEEP_PRODUCTS, 0);
+    multiply(m, inner);
+    int64_t made = take(m->s, hidden_bytes(m));
+    say(m->s, MS_TRACE_FUNCTION, 0, made);
+    return made;
+}
 
 static void keep(model *m, int unit, int64_t storage) { m->saved[unit][m->n_saved[unit]++] = storage; }
 
 static void attend(model *m) {
+    say(m->s, MS_TRACE_FUNCTION, MS_KEEP_ATTENTION, 0);
     compute(m->s, "aten._scaled_dot_product_efficient_attention.default");
     for (int i = 0; i < 2; i++) {
         input(m->s, 0, 0);
@@ -41,14 +51,14 @@ static void attend(model *m) {
     output(m->s, m->b * m->t, WIDTH);
     output(m->s, m->b, padded(m->t));
     keep(m, 0, take(m->s, hidden_bytes(m)));
-    keep(m, 0, take(m->s, 4 * m->b * padded(m->t)));
+    say(m->s, MS_TRACE_FUNCTION, 0, take(m->s, 4 * m->b * padded(m->t)) - 1);
+    keep(m, 0, m->s->n_storages - 1);
 }
 
 /* The forward of the first unit, also when it is recomputed. */
 static void run_first(model *m, bool again) {
     int64_t cube = m->odd == CUBE ? m->t * m->t * m->t : 0;
-    multiply(m, WIDTH);
-    keep(m, 0, take(m->s, hidden_bytes(m)));
+    keep(m, 0, product(m, WIDTH));
     attend(m);
     compute(m->s, "aten.ones.default");
     output(m->s, m->t, m->t);
@@ -58,8 +68,7 @@ static void run_first(model *m, bool again) {
     int64_t row = m->odd == PADDED_MASK ? (m->t + MS__MASK_PADDING - 1) / MS__MASK_PADDING * MS__MASK_PADDING : m->t;
     keep(m, 0, take(m->s, m->odd == HALF ? m->b * m->t / 2 : 4 * m->b * m->t * row));
     if (again) return;
-    multiply(m, WIDTH); /* nothing in backward needs it */
-    m->outputs[0] = take(m->s, hidden_bytes(m));
+    m->outputs[0] = product(m, WIDTH); /* nothing in backward needs it */
 }
 
 static void activate(model *m) {
@@ -74,15 +83,14 @@ static void activate(model *m) {
 }
 
 static void run_second(model *m) {
-    multiply(m, m->odd == ODD_FLOPS ? WIDTH + 1 : WIDTH);
-    int64_t product = take(m->s, hidden_bytes(m));
+    int64_t made = product(m, m->odd == ODD_FLOPS ? WIDTH + 1 : WIDTH);
     activate(m);
     keep(m, 1, take(m->s, hidden_bytes(m) + (m->odd == ODD_BYTES ? 4 : 0)));
     if (m->odd == EXTRA_OP) compute(m->s, "aten.relu.default");
     int64_t category = m->odd == OTHER_CATEGORY ? MS_CATEGORY_BUFFER : MS_CATEGORY_ACTIVATION;
     int64_t other = take_as(m->s, category, m->odd == SHRINKING ? 4000 - 10 * m->t : 64);
-    give(m->s, m->odd == EARLY_RELEASE ? other : product);
-    give(m->s, m->odd == EARLY_RELEASE ? product : other);
+    give(m->s, m->odd == EARLY_RELEASE ? other : made);
+    give(m->s, m->odd == EARLY_RELEASE ? made : other);
 }
 
 static void release(model *m, int unit) {

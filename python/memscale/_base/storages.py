@@ -9,6 +9,8 @@ from typing import Any
 import torch
 import torch.nn.functional as nnf
 
+from .. import _core
+
 
 def _new_storage(n_bytes: int, device: torch.device) -> torch.UntypedStorage:
     return torch.empty(n_bytes, dtype=torch.uint8, device=device).untyped_storage()
@@ -24,6 +26,11 @@ def _note_stream(storage: torch.UntypedStorage) -> None:
     if storage.device.type == "cuda":
         whole = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
         whole.record_stream(torch.cuda.current_stream(storage.device))
+
+
+def _count_users(storage: torch.UntypedStorage) -> int:
+    count = getattr(torch._C, "_storage_Use_Count", None)  # torch 2.4 to 2.7 have it in builds with CUDA
+    return 0 if count is None else count(storage._cdata)
 
 
 def _cast_source(node: Any, tensor: torch.Tensor) -> torch.nn.Parameter | None:
@@ -73,6 +80,18 @@ def _with_history(tensor: torch.Tensor) -> torch.Tensor:
     return leaf.view_as(leaf)
 
 
+def _pop_mode(mode: Any) -> None:
+    """Take a mode off torch's stack of function modes; what the user's code has left above it stays."""
+    above = []
+    while torch._C._len_torch_function_stack() > 0:
+        top = torch._C._pop_torch_function_stack()
+        if top is mode:
+            break
+        above.append(top)
+    for other in reversed(above):
+        torch._C._push_on_torch_function_stack(other)
+
+
 def _named(places: tuple[Any, ...], names: str) -> tuple[Any, ...]:
     found = [getattr(place, name) for name in names.split() for place in places if hasattr(place, name)]
     return tuple({id(function): function for function in found}.values())
@@ -82,7 +101,14 @@ _PRODUCTS = (
     "linear matmul __matmul__ __rmatmul__ mm bmm addmm baddbmm addbmm einsum "
     "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d"
 )
+_ATTENTION_FUNCTIONS = (nnf.scaled_dot_product_attention,)
+_PRODUCT_FUNCTIONS = _named((torch, torch.Tensor, nnf), _PRODUCTS)
 
+# The functions whose results a recomputed layer may keep, and what it has to keep for that.
+KEPT_FUNCTIONS: dict[Any, int] = {
+    **dict.fromkeys(_PRODUCT_FUNCTIONS, _core.KEEP_PRODUCTS),
+    **dict.fromkeys(_ATTENTION_FUNCTIONS, _core.KEEP_ATTENTION),
+}
 
 BINDINGS = {
     "strided": torch.strided,
@@ -90,6 +116,7 @@ BINDINGS = {
     "new_storage": _new_storage,
     "view_of": _view_of,
     "note_stream": _note_stream,
+    "count_users": _count_users,
     "raw_stream": getattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0),
     "cast_node_type": type(torch.zeros(1, requires_grad=True).to(torch.float64).grad_fn),
     "cast_source": _cast_source,
@@ -97,8 +124,8 @@ BINDINGS = {
     "cast_operand": _cast_operand,
     "view_again": _view_again,
     "with_history": _with_history,
-    "attention_functions": (nnf.scaled_dot_product_attention,),
-    "product_functions": _named((torch, torch.Tensor, nnf), _PRODUCTS),
+    "attention_functions": _ATTENTION_FUNCTIONS,
+    "product_functions": _PRODUCT_FUNCTIONS,
     "push_mode": torch._C._push_on_torch_function_stack,
-    "pop_mode": torch._C._pop_torch_function_stack,
+    "pop_mode": _pop_mode,
 }

@@ -46,6 +46,7 @@
     X(new_storage)          /* (bytes, device) -> a storage */                                                         \
     X(view_of)              /* (storage, dtype, shape, stride, offset) -> a tensor on it */                            \
     X(note_stream)          /* (storage): the current stream uses it, and another one made it */                       \
+    X(count_users)          /* (storage) -> how many hold it; always the same if torch does not tell */                \
     X(raw_stream)           /* (index of a GPU) -> its current stream as a number */                                   \
     X(cast_node_type)       /* the type of grad_fn of a tensor that is a cast */                                       \
     X(cast_source)          /* (such a grad_fn, its tensor) -> the parameter that it is a cast of, or None */          \
@@ -56,7 +57,7 @@
     X(attention_functions)  /* tuple of torch's functions: of attention, see kept.c */                                 \
     X(product_functions)    /* the same of products and convolutions */                                                \
     X(push_mode)            /* (object): on torch's stack of function modes */                                         \
-    X(pop_mode)             /* () -> the object on top of it, which is taken off */
+    X(pop_mode)             /* (object): off it, wherever it is on it */
 
 /* Attributes of tensors that are read for each of them. bind() is given torch's own descriptor of each, as get_NAME.
  */
@@ -129,7 +130,10 @@
     X(is_conj)                                                                                                         \
     X(is_neg)                                                                                                          \
     X(_cdata)                                                                                                          \
-    X(bring)
+    X(bring)                                                                                                           \
+    X(has_compiled)                                                                                                    \
+    X(passed)                                                                                                          \
+    X(register_prehook)
 
 /* A generator whose state is plain memory that can be compared in place, in one or two pieces. */
 typedef struct core_raw {

@@ -32,6 +32,15 @@ int64_t core_tensor_version(core_state *state, PyObject *tensor) {
     return PyErr_Occurred() ? -2 : version;
 }
 
+static int call_bool(PyObject *object, PyObject *method) {
+    return core_is_true(PyObject_CallMethodObjArgs(object, method, NULL));
+}
+
+int core_is_lazy(core_state *state, PyObject *tensor) {
+    int is_lazy = call_bool(tensor, state->str_is_conj);
+    return is_lazy == 0 ? call_bool(tensor, state->str_is_neg) : is_lazy;
+}
+
 PyObject *core_without_history(core_state *state, PyObject *tensor) {
     if (CORE_READ_BOOL(state, tensor, is_leaf) != 0) return NULL;
     PyObject *alias = PyObject_CallFunctionObjArgs(state->detach, tensor, NULL);
@@ -168,6 +177,41 @@ PyObject *core_run_hooked(core_state *state, PyObject *pack, PyObject *unpack, P
     Py_XDECREF(popped);
     return result;
 }
+
+PyObject *core_run_in_mode(core_state *state, PyObject *mode, PyObject *pack, PyObject *unpack, PyObject *function,
+                           PyObject *args, PyObject *kwargs) {
+    PyObject *done = pack == NULL ? NULL : PyObject_CallFunctionObjArgs(state->push_mode, mode, NULL);
+    if (done == NULL) return NULL;
+    Py_DECREF(done);
+    PyObject *result = core_run_hooked(state, pack, unpack, function, args, kwargs);
+    core_pending pending = core_set_aside();
+    done = PyObject_CallFunctionObjArgs(state->pop_mode, mode, NULL);
+    core_put_back(pending);
+    if (done == NULL) Py_CLEAR(result);
+    Py_XDECREF(done);
+    return result;
+}
+
+int core_read_function(PyObject *const *args, Py_ssize_t n, core_function *out) {
+    if (n < 3 || n > 4 || !PyTuple_Check(args[2]) || (n == 4 && args[3] != Py_None && !PyDict_Check(args[3]))) {
+        PyErr_SetString(PyExc_TypeError, "__torch_function__() takes a function, types, a tuple and a dict");
+        return -1;
+    }
+    *out = (core_function){args[0], args[2], n == 4 && args[3] != Py_None ? args[3] : NULL};
+    return 0;
+}
+
+static int is_in(PyObject *function, PyObject *table) {
+    for (Py_ssize_t i = 0; i < PyTuple_Size(table); i++)
+        if (PyTuple_GetItem(table, i) == function) return 1;
+    return 0;
+}
+
+int core_is_attention(const core_state *state, PyObject *function) {
+    return is_in(function, state->attention_functions);
+}
+
+int core_is_product(const core_state *state, PyObject *function) { return is_in(function, state->product_functions); }
 
 int64_t core_current_task(core_state *state) {
     PyObject *value = PyObject_CallNoArgs(state->graph_task_id);

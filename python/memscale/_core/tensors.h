@@ -22,6 +22,9 @@ int core_is_true(PyObject *value); /* steals it; NULL is an exception */
 /* The version counter of a tensor, -1 for one that has none (inference tensors), -2 with an exception set. */
 int64_t core_tensor_version(core_state *state, PyObject *tensor);
 
+/* Is it still to be conjugated or negated? Its memory does not show that. -1 with an exception. */
+int core_is_lazy(core_state *state, PyObject *tensor);
+
 /* An alias of a tensor that has a history, without it but with requires_grad; NULL, without an exception, for a leaf.
  */
 PyObject *core_without_history(core_state *state, PyObject *tensor);
@@ -71,6 +74,20 @@ PyObject *core_tensors_in(PyObject *module, PyObject *object);
 /* Call a function with these hooks on saved tensors. `pack` may be NULL, with an exception. */
 PyObject *core_run_hooked(core_state *state, PyObject *pack, PyObject *unpack, PyObject *function, PyObject *args,
                           PyObject *kwargs);
+
+/* The same with `mode`, which has a __torch_function__, on torch's stack of function modes. */
+PyObject *core_run_in_mode(core_state *state, PyObject *mode, PyObject *pack, PyObject *unpack, PyObject *function,
+                           PyObject *args, PyObject *kwargs);
+
+/* What such a mode is called with: borrowed; `kwargs` may be NULL. -1 with an exception. */
+typedef struct core_function {
+    PyObject *function, *args, *kwargs;
+} core_function;
+int core_read_function(PyObject *const *args, Py_ssize_t n, core_function *out);
+
+/* Is it a function of torch whose result a recomputed layer may keep? Autocast casts the operands of these. */
+int core_is_attention(const core_state *state, PyObject *function);
+int core_is_product(const core_state *state, PyObject *function);
 
 /* The number of the backward that runs; CORE_NO_TASK with an exception. */
 #define CORE_NO_TASK INT64_MIN

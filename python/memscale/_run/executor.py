@@ -159,6 +159,8 @@ class Executor:
             self._step_hook.remove()
             self._step_hook = None
         self._device_memory.release()
+        for unit in self._units:
+            unit.handler = unit.put_inputs = None
         self._offloading.release()
         if self._backward is not None:
             self._backward.release()

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from .. import _core
 from .._base.vocabulary import ACTIONS
-from .._trace.model_modules import is_compiled
+from .._trace.model_modules import calls_compiled
 from ..plans import Plan
 from .hooks import active_hooks
 from .messages import Messages
@@ -116,4 +116,5 @@ def assign(units: Iterable[Unit], plan: Plan) -> None:
         unit.handler = _NEAR.get(handler, handler) if n_near > 0 else handler
         n_near = N_LEAVING if row.needs_link else n_near - 1
         unit.put_inputs = None
-        unit.keeps = row.keeps if row.keeps and not is_compiled(unit.module) else 0
+        unit.has_compiled = bool(row.keeps or row.needs_link) and calls_compiled(unit.module)
+        unit.keeps = 0 if unit.has_compiled else row.keeps

@@ -7,6 +7,7 @@ The work is done in C: the copies by the library's engine (``src/offload``), the
 from __future__ import annotations
 
 import functools
+import os
 from typing import Any
 
 import torch
@@ -22,8 +23,8 @@ from .messages import Messages
 from .recomputation import Unit
 
 _LARGE = 4 << 30  # pinning so much takes seconds
-OPTIONS: dict[str, Any] = {"least_bytes": 64 << 10}  # smaller tensors stay where they are
-N_LEAVING = 2  # a layer's tensors are gone when so many more layers have run
+OPTIONS: dict[str, Any] = {"least_bytes": _core.OFFLOAD_LEAST_BYTES}  # smaller tensors stay where they are
+N_LEAVING = _core.OFFLOAD_LEAVING  # a layer's tensors are gone when so many more layers have run
 
 
 class Offloading:
@@ -34,6 +35,7 @@ class Offloading:
         self._config = config
         self._messages = messages
         self._engine: _core.OffloadEngine | None = None
+        self._pid = 0  # of the process that made it: a forked child has none
         self._n_refused = 0
 
     def use(self, plan: Plan) -> None:
@@ -41,7 +43,7 @@ class Offloading:
         if not any(ACTIONS[entry.action].needs_link for entry in plan.entries):
             return
         if self._engine is None:
-            self._engine = self._make()
+            self._engine, self._pid = self._make(), os.getpid()
         if plan.host_bytes > _LARGE:
             self._messages.once(f"taking {size(plan.host_bytes)} of host memory to offload to")
         try:
@@ -61,36 +63,39 @@ class Offloading:
 
     def run(self, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any], *, waits: bool) -> Any:
         """Run a unit's forward, and copy what it saves to the host."""
-        if self._engine is None or self._is_capturing():
+        if self._engine is None or self._cannot_copy():
             return unit.plain(*args, **kwargs)
         return self._engine.run(unit, args, kwargs, unit.number, waits)
 
     def run_kept(self, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the forward of a unit that keeps what it saves, shortly after one that does not."""
-        if self._engine is None or self._is_capturing():
+        if self._engine is None or self._cannot_copy():
             return unit.plain(*args, **kwargs)
         return self._engine.run_kept(unit, args, kwargs)
 
     def take_inputs(self, unit: Unit, *, waits: bool) -> None:
         """Copy the inputs of a unit, which is recomputed, to the host after its next forwards."""
-        if self._engine is None or self._is_capturing():
+        if self._engine is None or self._cannot_copy():
             unit.put_inputs = None
         elif unit.put_inputs is None:
             unit.put_inputs = functools.partial(self._engine.put_inputs, unit.number, waits)
 
     def mark(self, unit: Unit) -> None:
         """Let a unit that is recomputed shortly after an offloaded one tell when backward comes to it."""
-        if self._engine is None or self._is_capturing():
+        if self._engine is None or self._cannot_copy():
             unit.put_inputs = None
         elif unit.put_inputs is None:
             unit.put_inputs = self._engine.mark
 
-    def _is_capturing(self) -> bool:
+    def _cannot_copy(self) -> bool:
+        """Is this a forked child, or is a graph captured?"""
+        if self._pid != os.getpid():
+            return True
         return self._device.type == "cuda" and bool(torch.cuda.is_current_stream_capturing())
 
     def look(self) -> None:
         """Before a step: was there always host memory in the last one?"""
-        if self._engine is None:
+        if self._engine is None or self._pid != os.getpid():
             return
         stats = self._engine.stats()
         if stats["n_refused"] > self._n_refused == 0:

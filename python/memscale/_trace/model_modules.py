@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import inspect
 import threading
+import types
+import weakref
 from array import array
 from collections.abc import Iterator
 from typing import Any
@@ -40,6 +42,67 @@ def is_compiled(module: nn.Module) -> bool:
         or hasattr(part.forward, "_torchdynamo_orig_callable")
         for part in module.modules()
     )
+
+
+def calls_compiled(module: nn.Module) -> bool:
+    """Does torch.compile run any of it, or functions that it may call?"""
+    if is_compiled(module):
+        return True
+    if any(_uses_flex_attention(part) for part in module.modules()):
+        return True
+    return any(_names_compiled(kind) for kind in {type(part) for part in module.modules()})
+
+
+def _uses_flex_attention(module: nn.Module) -> bool:
+    """transformers compiles it in a file of its own."""
+    return getattr(getattr(module, "config", None), "_attn_implementation", None) == "flex_attention"
+
+
+_MAX_FUNCTIONS = 1000  # that are looked at for one class
+_known: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
+
+
+def _names_compiled(kind: type[nn.Module]) -> bool:
+    """Do the methods of a class name compiled functions, or other functions that do?"""
+    if kind not in _known:
+        methods = [value for base in kind.__mro__ if base is not nn.Module for value in vars(base).values()]
+        _known[kind] = _reaches_compiled([m for m in methods if isinstance(m, types.FunctionType)])
+    return _known[kind]
+
+
+def _reaches_compiled(functions: list[types.FunctionType]) -> bool:
+    todo, seen = list(functions), set[int]()
+    while todo:
+        function = todo.pop()
+        if _is_compiled_function(function):
+            return True
+        if id(function) not in seen and len(seen) < _MAX_FUNCTIONS:
+            seen.add(id(function))
+            todo.extend(_named_by(function))
+    return False
+
+
+def _named_by(function: types.FunctionType) -> Iterator[types.FunctionType]:
+    """The functions among the globals that its code names, and those of modules that it names."""
+    names = set(_names_in(function.__code__))
+    for name in names:
+        value = function.__globals__.get(name)
+        if isinstance(value, types.FunctionType):
+            yield value
+        elif isinstance(value, types.ModuleType) and not value.__name__.startswith("torch"):
+            found = (vars(value).get(other) for other in names)
+            yield from (other for other in found if isinstance(other, types.FunctionType))
+
+
+def _names_in(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names_in(constant)
+
+
+def _is_compiled_function(value: types.FunctionType) -> bool:
+    return "_torchdynamo_orig_callable" in vars(value)
 
 
 def _flags(module: nn.Module) -> int:

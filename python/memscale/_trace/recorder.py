@@ -158,6 +158,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if node is not None and node._sequence_nr() > _LEAF and (index := self.number(tensor)) >= 0:
             self.trace.events.extend((_core.TRACE_GRADIENT, index, 0))
 
+    def begin_function(self, keep: int) -> None:
+        """A function begins whose result may be kept."""
+        self.trace.events.extend((_core.TRACE_FUNCTION, keep, 0))
+
+    def end_function(self, result: Any) -> None:
+        """It has returned this; None: it raised."""
+        number = self.number(result) if isinstance(result, torch.Tensor) else -1
+        self.trace.events.extend((_core.TRACE_FUNCTION, 0, number))
+
     # Operations
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -20,7 +20,9 @@ import torch.nn.functional as nnf
 from torch.nn.attention import SDPBackend
 from torch.overrides import TorchFunctionMode
 
+from .._base.storages import KEPT_FUNCTIONS
 from .._core import tensors_in
+from .autocast_lists import INTO, TO_FLOAT, TO_LOW, autocast_lists, functions_of
 from .cpu_kernels import is_channels_last
 from .meta_values import UnknownValueError, Values
 from .places import Places
@@ -48,62 +50,6 @@ class Target:
     n_multiprocessors: int = 0
 
 
-_PLACES = (torch, torch.Tensor, nnf, torch._C._nn, torch._C._VariableFunctions, torch._C._fft, torch._C._linalg)
-
-# What autocast computes in 16 bits, and what in the widest type of its inputs. Everything else that it handles, it
-# computes in 32 bits.
-_LOW = {
-    "cuda": "addbmm addmm addmv addr baddbmm bmm chain_matmul linalg_multi_dot conv1d conv2d conv3d conv_transpose1d "
-    "conv_transpose2d conv_transpose3d conv_tbc convolution _convolution einsum gru_cell lstm_cell rnn_tanh_cell "
-    "rnn_relu_cell linear linalg_vecdot matmul mm mv prelu scaled_dot_product_attention "
-    "_scaled_dot_product_flash_attention cudnn_convolution cudnn_convolution_transpose",
-    "cpu": "addbmm addmm baddbmm bmm conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d conv_tbc "
-    "_convolution linear linalg_vecdot matmul mm prelu scaled_dot_product_attention _addmm_activation "
-    "_native_multi_head_attention mkldnn_rnn_layer",
-}
-_WIDEST = {
-    "cuda": "addcdiv addcmul atan2 bilinear cross dot grid_sampler index_put scatter_add tensordot vdot",
-    "cpu": "cat index_copy stack",
-}
-# What it computes in 32 bits from operands as they are.
-_INTO_FLOAT = {"cuda": "cumprod cumsum linalg_matrix_norm linalg_vector_norm prod sum", "cpu": ""}
-# Other names that Python has for them, or functions that lead there.
-_ALIASES = {
-    "matmul": "__matmul__ __rmatmul__",
-    "mm": "tensordot inner chain_matmul multi_dot linalg_multi_dot",
-    "bmm": "einsum",
-    "pow": "__pow__ __rpow__",
-    "reciprocal": "__rdiv__ __rtruediv__",
-    "softmax": "softmin",
-    "nll_loss": "nll_loss_nd",
-}
-
-
-def _functions(names: set[str], handled: set[str] | None = None) -> set[Any]:
-    others = set().union(*(_ALIASES[name].split() for name in names & _ALIASES.keys()))
-    names = names | (others - (handled or set()))
-    return {getattr(place, name) for name in names for place in _PLACES if hasattr(place, name)}
-
-
-_TO_LOW, _TO_FLOAT, _TO_WIDEST, _INTO = range(4)
-
-
-@functools.cache
-def _autocast_lists(kind: str) -> dict[Any, int]:
-    """The functions that autocast computes in 16 bits, in 32 bits, in the widest type of their inputs, and in 32 bits
-    without a copy of them."""
-    key = f"Autocast{kind.upper()}"
-    known = torch._C._dispatch_has_kernel_for_dispatch_key
-    names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")]
-    handled = {name[6:].split(".")[0] for name in names if known(name, key)}
-    low, widest = handled & set(_LOW[kind].split()), handled & set(_WIDEST[kind].split())
-    lists = dict.fromkeys(_functions(widest, handled), _TO_WIDEST)
-    lists.update(dict.fromkeys(_functions(handled - low - widest, handled), _TO_FLOAT))
-    lists.update(dict.fromkeys(_functions(low, handled), _TO_LOW))
-    lists.update(dict.fromkeys(_functions(handled & set(_INTO_FLOAT[kind].split()), handled), _INTO))
-    return lists
-
-
 _ATTENTION = nnf.scaled_dot_product_attention
 _CROSS_ENTROPY = torch._C._nn.cross_entropy_loss
 _SOFTMAX = getattr(torch, "_safe_softmax", torch.softmax)  # of attention: zeros where everything is masked
@@ -111,11 +57,11 @@ _DROPOUTS = {nnf.dropout, torch.dropout}
 _ENGINE = {torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad}
 
 # Losses whose sum is in the memory of all that was summed up.
-_ROOMY_LOSSES = _functions({"mse_loss", "smooth_l1_loss", "soft_margin_loss"})
+_ROOMY_LOSSES = functions_of({"mse_loss", "smooth_l1_loss", "soft_margin_loss"})
 # Recurrent layers of libraries: what they keep for backward is only known from a run.
 _RECURRENT = {
-    "cuda": _functions({"lstm", "gru", "rnn_tanh", "rnn_relu"}),
-    "cpu": _functions({"lstm"}) if torch.backends.mkldnn.is_available() else set(),
+    "cuda": functions_of({"lstm", "gru", "rnn_tanh", "rnn_relu"}),
+    "cpu": functions_of({"lstm"}) if torch.backends.mkldnn.is_available() else set(),
 }
 
 _PYTHON = ("torch.nn.functional", "torch.functional")
@@ -140,6 +86,13 @@ def _without_override_check(function: Any) -> Callable[..., Any] | None:
     return _bodies[function]
 
 
+def _dropout_of(
+    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, *_: Any, **__: Any
+) -> float:
+    """The rate of dropout of these arguments of attention."""
+    return dropout_p
+
+
 _Handler = Callable[[Any, Any, Any], Any]
 
 
@@ -155,15 +108,23 @@ class Rules(TorchFunctionMode):  # type: ignore[misc]
     """
 
     def __init__(
-        self, target: Target, values: Values | None = None, ignore: Callable[[Any], None] | None = None
+        self,
+        target: Target,
+        values: Values | None = None,
+        ignore: Callable[[Any], None] | None = None,
+        begin_function: Callable[[int], None] | None = None,
+        end_function: Callable[[Any], None] | None = None,
     ) -> None:
         super().__init__()
         self.target = target
+        self.begin_function = begin_function or (lambda _: None)  # of those whose results may be kept
+        self.end_function = end_function or (lambda _: None)
+        self.is_inside = False  # a function: what it calls in turn is not seen by a layer that keeps results
         values = values or Values()
         if target.n_multiprocessors:
             values.n_threads = target.n_multiprocessors
         self.places = Places(target.kind, values, ignore or (lambda _: None))
-        self.lists = _autocast_lists(target.kind)
+        self.lists = autocast_lists(target.kind)
         self.handlers: dict[Any, _Handler] = {}
         self.casts: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # autocast's cache of weights
         self.backward_in_autocast = False
@@ -171,7 +132,10 @@ class Rules(TorchFunctionMode):  # type: ignore[misc]
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         handler = self.handlers.get(func)
         if handler is None:
-            handler = self.handlers[func] = self._handler_of(func)
+            handler = self._handler_of(func)
+            if func in KEPT_FUNCTIONS:
+                handler = functools.partial(self._in_function, handler)
+            self.handlers[func] = handler
         if kwargs is None:
             return handler(func, args, {})
         if "device" in kwargs:
@@ -199,12 +163,31 @@ class Rules(TorchFunctionMode):  # type: ignore[misc]
             return self._group_norm
         return self._cast_and_run if func in self.lists else _run
 
+    def _in_function(self, handler: _Handler, func: Any, args: Any, kwargs: Any) -> Any:
+        """Its result may be kept, unless it draws from a generator that does not tell how many numbers."""
+        if self.is_inside or (func is _ATTENTION and self.target.kind != "cuda" and _dropout_of(*args, **kwargs) > 0):
+            return handler(func, args, kwargs)
+        self.is_inside, result = True, None
+        self.begin_function(KEPT_FUNCTIONS[func])
+        try:
+            result = handler(func, args, kwargs)
+        finally:
+            self.is_inside = False
+            self.end_function(result)
+        return result
+
     def _run_inside(self, func: Any, args: Any, kwargs: Any) -> Any:
         """What it calls is seen too: of a function in Python, and of what runs in backward."""
+        was_inside = self.is_inside
         if func in _ENGINE:
             self.backward_in_autocast = torch.is_autocast_enabled(self.target.kind)
-        with self:
-            return (_without_override_check(func) or func)(*args, **kwargs)
+        else:
+            self.is_inside = True
+        try:
+            with self:
+                return (_without_override_check(func) or func)(*args, **kwargs)
+        finally:
+            self.is_inside = was_inside
 
     def _cast_and_run(self, func: Any, args: Any, kwargs: Any) -> Any:
         if torch.is_autocast_enabled(self.target.kind):
@@ -254,14 +237,14 @@ class Rules(TorchFunctionMode):  # type: ignore[misc]
     def _autocast(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """The arguments as autocast hands them on."""
         kind = self.lists[func]
-        if kind == _TO_LOW:
+        if kind == TO_LOW:
             dtype = torch.get_autocast_dtype(self.target.kind)
             last_first = [self._cast(value, dtype) for value in reversed(args)]  # as compilers evaluate arguments
             return tuple(reversed(last_first)), self._cast(kwargs, dtype)
-        if kind == _INTO:
+        if kind == INTO:
             narrow = isinstance(args[0], torch.Tensor) and args[0].dtype in (torch.float16, torch.bfloat16)
             return args, {**kwargs, "dtype": torch.float32} if narrow and kwargs.get("dtype") is None else kwargs
-        if kind == _TO_FLOAT:
+        if kind == TO_FLOAT:
             wide = kwargs.get("dtype") is None
         else:
             wide = torch.float32 in {t.dtype for t in tensors_in((args, kwargs))}

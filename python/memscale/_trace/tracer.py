@@ -184,7 +184,7 @@ class Tracer:
         trace = Trace()
         recorder = Recorder(trace, "meta", recompute, self.not_recomputable, self._shapes)
         recorder.values.copies = self._copies
-        rules = Rules(self.target, recorder.values, recorder.ignore)
+        rules = Rules(self.target, recorder.values, recorder.ignore, recorder.begin_function, recorder.end_function)
         target = enter_target(self.target, rules.forget_casts)
         with target, self._prepared(recorder, rules.recomputation, use_cache):
             twins = self._to_meta(recorder)

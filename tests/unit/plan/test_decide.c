@@ -4,6 +4,7 @@
  * the rest). The peak is in backward of unit 1, so what unit 0 keeps matters.
  */
 #include "devices.h"
+#include "layered.h"
 #include "plans.h"
 
 #include <string.h>
@@ -199,20 +200,24 @@ TEST(a_margin_stays_free) {
 }
 
 TEST(host_memory_is_limited) {
-    ms_profile *profile = two_unit_profile();
-    ms_plan_request request = step_request(profile, BASELINE - 1, 1U << MS_ACTION_OFFLOAD_BLOCKING, 0);
+    ms_profile *profile = layered_profile(2, NOTHING);
+    ms_plan_request request = step_request(profile, 0, 1U << MS_ACTION_OFFLOAD_BLOCKING, 0);
+    request.host_limit_bytes = 2 * SAVED;
+    request.budget_bytes = smallest_of(&request);
     ms_plan *plan = plan_of(&request);
     CHECK_EQ_INT(entry_of(plan, 0).action, MS_ACTION_OFFLOAD_BLOCKING);
-    CHECK_EQ_INT(entry_of(plan, 0).host_bytes, 4096);
-    CHECK_EQ_INT(summary_of(plan).host_bytes, 4096);
-    CHECK_EQ_INT(entry_of(plan, 0).held_bytes, entry_of(plan, 0).plain_bytes - 4096);
+    CHECK_EQ_INT(entry_of(plan, 0).host_bytes, SAVED);
+    CHECK_EQ_INT(entry_of(plan, 0).held_bytes, entry_of(plan, 0).plain_bytes - SAVED);
+    int64_t host_bytes = summary_of(plan).host_bytes;
     ms_plan_destroy(plan);
-    request.host_limit_bytes = 4095;
+    request.host_limit_bytes = host_bytes - 1;
     CHECK_STATUS(ms_plan_create(&request, &plan), MS_E_BUDGET);
     request.host_limit_bytes = 0;
     CHECK_STATUS(ms_plan_create(&request, &plan), MS_E_BUDGET);
-    request.model_options = MS_MODEL_OFFLOAD; /* which needs 4096 itself */
-    request.host_limit_bytes = 4095;
+    ms_profile_destroy(profile);
+    profile = two_unit_profile();
+    request = step_request(profile, BASELINE - 1, 1U << MS_ACTION_OFFLOAD_BLOCKING, MS_MODEL_OFFLOAD);
+    request.host_limit_bytes = 4095; /* the optimizer's state takes 4096 */
     CHECK_EQ_INT(smallest_of(&request), BASELINE);
     ms_profile_destroy(profile);
 }

@@ -106,6 +106,9 @@ TEST(techniques) {
     ms_device cpu = device_of(&cpu_rates, MS_DEVICE_HOST, GIB), own = device_of(&gpu_rates, MS_DEVICE_INTEGRATED, GIB);
     ms_plan_request request = request_for(&settings, &gpu, &host);
     CHECK(request.actions == 1U << MS_ACTION_RECOMPUTE && request.model_options == 0 && request.host_limit_bytes == 0);
+    CHECK_EQ_INT(request_for(&settings, &cpu, &host).actions,
+                 1U << MS_ACTION_RECOMPUTE | 1U << MS_ACTION_RECOMPUTE_EXCEPT_BOTH |
+                     1U << MS_ACTION_RECOMPUTE_EXCEPT_PRODUCTS | 1U << MS_ACTION_RECOMPUTE_EXCEPT_ATTENTION);
     settings.flags = MS_SETTINGS_UNRUNNABLE;
     request = request_for(&settings, &gpu, &host);
     CHECK(request.actions == (1U << MS_N_ACTIONS) - 2 && request.model_options == MS_MODEL_ALL);

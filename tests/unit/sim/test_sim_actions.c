@@ -1,4 +1,5 @@
-/* test_sim_actions.c - simulations under every action and every model option of the small model of steps.h, by hand.
+/* test_sim_actions.c - simulations under actions and model options of the small model of steps.h, by hand. Those that
+ * are played are in test_changes.c.
  *
  * With every unit kept, its segments are (peak, and in brackets the bytes at the end):
  *   unit 0 12800, unit 1 18944, loss 19456, backward begins at 21504 (18944), unit 1 22016 (13824), unit 0 14848
@@ -110,62 +111,6 @@ TEST(plain_and_recomputed_are_left_alone) {
     check_times(&r, STEP_NS + OP_NS, 0, 0);
 }
 
-/* While unit 1 runs, forward or backward, all four slots are being copied: nothing is saved there. */
-TEST(offload_in_flight) {
-    result r = play(MS_ACTION_OFFLOAD, MS_ACTION_KEEP, 0);
-    static const int64_t change[N_SEGMENTS] = {[LOSS] = -4096, [BACKWARD] = -4096};
-    check_peaks(&r, plain_peaks, change);
-    check_peak_at(&r, BACKWARD_1);
-    check_times(&r, STEP_NS + 16000 + 1000, 16000, 4096);            /* both ways, and an eighth of one as drag */
-    CHECK_EQ_INT(r.segments[BACKWARD_1].duration_ns, OP_NS + 16000); /* no unit after unit 1 could hide it */
-    CHECK_EQ_INT(r.segments[BACKWARD_0].duration_ns, OP_NS + 1000);
-    CHECK_EQ_INT(r.summary.backward_ns, 3 * OP_NS + 17000);
-    CHECK_EQ_INT(r.summary.forward_ns, 3 * OP_NS);
-}
-
-TEST(offload_and_wait) {
-    result r = play(MS_ACTION_OFFLOAD_BLOCKING, MS_ACTION_KEEP, 0);
-    static const int64_t change[N_SEGMENTS] = {
-        [FORWARD_1] = -4096, [LOSS] = -4096, [BACKWARD] = -4096, [BACKWARD_1] = -4096};
-    check_peaks(&r, plain_peaks, change);
-    check_peak_at(&r, BACKWARD_1);
-    CHECK_EQ_INT(r.summary.parts[MS_CATEGORY_ACTIVATION], 4096 + 2048);
-    CHECK_EQ_INT(r.summary.parts[MS_CATEGORY_TEMPORARY], 4096);
-    CHECK_EQ_INT(r.summary.first_peak_bytes, 17920 - 4096);
-    check_times(&r, STEP_NS + 16000 + 1000, 16000, 4096);
-    CHECK_EQ_INT(r.segments[BACKWARD_1].duration_ns, OP_NS);
-    CHECK_EQ_INT(r.segments[BACKWARD_0].duration_ns, OP_NS + 17000);
-}
-
-TEST(both_units_offloaded) {
-    result r = play(MS_ACTION_OFFLOAD_BLOCKING, MS_ACTION_OFFLOAD_BLOCKING, 0);
-    static const int64_t now[N_SEGMENTS] = {
-        [FORWARD_1] = -4096, [LOSS] = -8192, [BACKWARD] = -8192, [BACKWARD_1] = -4096};
-    check_peaks(&r, plain_peaks, now);
-    check_times(&r, STEP_NS + 2 * 17000, 32000, 8192);
-    r = play(MS_ACTION_OFFLOAD, MS_ACTION_OFFLOAD, 0); /* eight slots after unit 1 */
-    static const int64_t later[N_SEGMENTS] = {[LOSS] = -8192, [BACKWARD] = -8192};
-    check_peaks(&r, plain_peaks, later);
-    check_times(&r, STEP_NS + 32000 + 2 * 1000, 32000, 8192);
-    CHECK_EQ_INT(r.segments[BACKWARD_1].duration_ns, OP_NS + 32000 + 1000);
-}
-
-/* Operations of 4100 ns hide two slots of 2000. */
-TEST(units_hide_copies) {
-    ms_profile *profile = two_unit_profile();
-    ms_rates rates = link_rates();
-    rates.dispatch_ns = 4000;
-    result r = play_profile(profile, &rates, MS_ACTION_OFFLOAD, MS_ACTION_KEEP, 0);
-    check_times(&r, 7 * 4100 + 8000 + 1000, 8000, 4096);
-    CHECK_EQ_INT(r.segments[FORWARD_1].peak_bytes, 18944); /* when unit 1 begins all four are still there */
-    rates.dispatch_ns = 8000;
-    r = play_profile(profile, &rates, MS_ACTION_OFFLOAD, MS_ACTION_KEEP, 0);
-    check_times(&r, 7 * 8100 + 1000, 0, 4096);
-    r = play_profile(profile, &rates, MS_ACTION_OFFLOAD, MS_ACTION_OFFLOAD, 0); /* the second's are not */
-    check_times(&r, 7 * 8100 + 16000 + 2 * 1000, 16000, 8192);
-    ms_profile_destroy(profile);
-}
-
 /* Unit 1 is recomputed from the output of unit 0, 2048 bytes: four slots of 512. */
 TEST(inputs_offloaded) {
     static const int64_t change[N_SEGMENTS] = {[LOSS] = -2048, [BACKWARD] = -2048};
@@ -192,69 +137,6 @@ TEST(tiles) {
     CHECK_EQ_INT(r.segments[BACKWARD_1].peak_bytes, r.segments[FORWARD_1].peak_bytes);
     check_times(&r, STEP_NS + OP_NS + 3 * 2000, 0, 0);
     CHECK_EQ_INT(r.segments[BACKWARD_1].duration_ns, 2 * OP_NS + 6000);
-}
-
-static void multiply_and_activate(script *s, int64_t made[2]) {
-    compute(s, "aten.mm.default");
-    input(s, 10, 10);
-    input(s, 10, 10);
-    output(s, 10, 10);
-    made[0] = take(s, 1024);
-    compute(s, "aten.relu.default");
-    made[1] = take(s, 2048);
-}
-
-/* Unit 0 multiplies (1024 bytes), applies an activation (2048) and outputs 512. A product of 10 x 10 takes 2300 ns. */
-static void selective(script *s, bool recomputed) {
-    int64_t made[2];
-    *s = (script){0};
-    (void)take_as(s, MS_CATEGORY_PARAMETER, 1024);
-    in_phase(s, MS_PHASE_FORWARD);
-    in_unit(s, 0);
-    multiply_and_activate(s, made);
-    compute(s, "aten.neg.default");
-    int64_t out = take(s, 512);
-    for (int i = 0; i < 2 && recomputed; i++) give(s, made[i]);
-    in_unit(s, 1);
-    compute(s, "aten.neg.default");
-    int64_t next = take(s, 512);
-    in_phase(s, MS_PHASE_BACKWARD);
-    in_unit(s, 1);
-    compute(s, "aten.neg.default");
-    give(s, next);
-    give(s, out);
-    in_unit(s, 0);
-    if (recomputed) {
-        repeating(s, 0);
-        multiply_and_activate(s, made);
-        repeating(s, -1);
-    }
-    compute(s, "aten.threshold_backward.default");
-    for (int i = 0; i < 2; i++) give(s, made[i]);
-}
-
-/* Of the recomputation, the product is most of the time and a third of the bytes. */
-TEST(products_that_stay) {
-    script kept, recomputed;
-    selective(&kept, false);
-    selective(&recomputed, true);
-    ms_profile *profile = profile_of_scripts(&kept, &recomputed);
-    ms_rates rates = link_rates();
-    result whole = play_profile(profile, &rates, MS_ACTION_RECOMPUTE, MS_ACTION_KEEP, 0);
-    static const int64_t whole_peaks[N_SEGMENTS] = {0, 1024 + 3584, 1024 + 1024, 1024 + 1024, 1024 + 3072};
-    for (int i = 0; i < 5; i++) CHECK_EQ_INT(whole.segments[i].peak_bytes, whole_peaks[i]);
-    for (int32_t action = MS_ACTION_RECOMPUTE_EXCEPT_BOTH; action <= MS_ACTION_RECOMPUTE_EXCEPT_PRODUCTS;
-         action++) { /* there is no attention */
-        result r = play_profile(profile, &rates, action, MS_ACTION_KEEP, 0);
-        static const int64_t change[N_SEGMENTS] = {0, 1024, 1024, 1024, 0};
-        check_peaks(&r, whole_peaks, change);
-        CHECK_EQ_INT(r.summary.step_ns, whole.summary.step_ns - 2300);
-        CHECK_EQ_INT(r.segments[4].duration_ns, 2 * OP_NS); /* the activation recomputed, and its backward */
-        check_times(&r, r.summary.step_ns, 0, 0);
-    }
-    result r = play_profile(profile, &rates, MS_ACTION_RECOMPUTE_EXCEPT_ATTENTION, MS_ACTION_KEEP, 0);
-    CHECK(memcmp(r.segments, whole.segments, sizeof r.segments) == 0);
-    ms_profile_destroy(profile);
 }
 
 /* ---- Model options ---- */
@@ -396,8 +278,7 @@ TEST(everything_adds_up) {
     ms_profile_destroy(profile);
 }
 
-SUITE(sim_actions, CASE(plain_and_recomputed_are_left_alone), CASE(offload_in_flight), CASE(offload_and_wait),
-      CASE(both_units_offloaded), CASE(units_hide_copies), CASE(inputs_offloaded), CASE(tiles),
-      CASE(products_that_stay), CASE(moments_of_8_bits), CASE(weights_in_two_halves), CASE(moments_in_host_memory),
+SUITE(sim_actions, CASE(plain_and_recomputed_are_left_alone), CASE(inputs_offloaded), CASE(tiles),
+      CASE(moments_of_8_bits), CASE(weights_in_two_halves), CASE(moments_in_host_memory),
       CASE(gradients_in_host_memory), CASE(loss_by_tiles), CASE(a_state_without_actions),
       CASE(an_optimizer_step_in_pieces), CASE(everything_adds_up));

@@ -10,6 +10,13 @@
 
 #include <string.h>
 
+int64_t core_count_users(core_state *state, PyObject *storage) {
+    PyObject *value = PyObject_CallFunctionObjArgs(state->count_users, storage, NULL);
+    int64_t n = value == NULL ? -1 : PyLong_AsLongLong(value);
+    Py_XDECREF(value);
+    return n;
+}
+
 int core_group_open(core_group *self, OffloadEngine *engine, PyObject *owner, int waits) {
     self->lock = PyThread_allocate_lock();
     if (self->lock == NULL) {
@@ -36,7 +43,8 @@ Py_ssize_t core_group_add(core_state *state, core_group *self, PyObject *storage
     int64_t id = core_storage_id(state, storage);
     if (id == -1 && PyErr_Occurred()) return -1;
     for (Py_ssize_t i = self->n_pieces; i-- > 0;)
-        if (self->pieces[i].id == id) return i; /* it is held, so no other one has its address */
+        if (self->pieces[i].id == id && self->pieces[i].storage != NULL)
+            return i; /* it is held, so no other one has its address */
     if (self->n_pieces == self->capacity) {
         Py_ssize_t capacity = self->capacity == 0 ? 16 : self->capacity * 2;
         core_piece *grown = PyMem_Realloc(self->pieces, (size_t)capacity * sizeof *grown);
@@ -79,6 +87,7 @@ int core_group_empty(core_state *state, core_group *self, Py_ssize_t index, PyOb
 
 static void drop(core_piece *piece) {
     if (!piece->stays) Py_CLEAR(piece->storage);
+    Py_CLEAR(piece->views);
 }
 
 static void join_leaving(core_group *self) {
@@ -128,12 +137,23 @@ void core_group_gone(core_group *self, Py_ssize_t index, int was_served) {
     piece->n_users--;
     if (!was_served) piece->n_left--;
     int is_in_flight = !piece->stays && (self->state == GROUP_LEAVING || self->state == GROUP_COMING);
-    if (piece->n_users == 0 && !is_in_flight) Py_CLEAR(piece->storage); /* else once the copies are done */
+    if (piece->n_users > 0) return;
+    Py_CLEAR(piece->views);
+    if (!is_in_flight) Py_CLEAR(piece->storage); /* else once the copies are done */
+}
+
+void core_group_drop_unused(core_group *self) {
+    int is_in_flight = self->state == GROUP_LEAVING || self->state == GROUP_COMING;
+    for (Py_ssize_t i = 0; i < self->n_pieces; i++)
+        if (self->pieces[i].n_users == 0 && (self->pieces[i].stays || !is_in_flight)) Py_CLEAR(self->pieces[i].storage);
 }
 
 int core_group_visit(const core_group *self, visitproc visit, void *arg) {
     Py_VISIT((PyObject *)self->engine);
-    for (Py_ssize_t i = 0; i < self->n_pieces; i++) Py_VISIT(self->pieces[i].storage);
+    for (Py_ssize_t i = 0; i < self->n_pieces; i++) {
+        Py_VISIT(self->pieces[i].storage);
+        Py_VISIT(self->pieces[i].views);
+    }
     return 0;
 }
 
@@ -145,7 +165,10 @@ void core_group_clear(core_group *self) {
     self->core = NULL;
     Py_ssize_t n = self->n_pieces;
     self->n_pieces = 0;
-    for (Py_ssize_t i = 0; i < n; i++) Py_CLEAR(self->pieces[i].storage);
+    for (Py_ssize_t i = 0; i < n; i++) {
+        Py_CLEAR(self->pieces[i].storage);
+        Py_CLEAR(self->pieces[i].views);
+    }
     PyMem_Free(self->pieces);
     self->pieces = NULL;
     if (self->lock != NULL) PyThread_free_lock(self->lock);
@@ -155,9 +178,17 @@ void core_group_clear(core_group *self) {
 
 /* ---- To the host ---- */
 
-/* A piece of which little is used belongs to something larger, which others hold as well. */
-static int is_worth_it(const core_piece *piece) {
-    return !piece->stays && piece->n_users > 0 && piece->high - piece->low >= piece->n_bytes / 2;
+/* Is it worth a copy? Not if somebody else holds it, which a copy would not free; not if it is small, or if little of
+ * it is used, which belongs to something larger. -1 with an exception. */
+static int is_worth_it(core_state *state, const core_group *self, const core_piece *piece) {
+    const OffloadEngine *engine = self->engine;
+    int64_t n_used = piece->high - piece->low;
+    if (piece->stays || piece->n_users == 0 || n_used < piece->n_bytes / 2 || n_used < engine->least_bytes) return 0;
+    int64_t n_bytes = ask(piece->storage, state->str_nbytes);
+    if (n_bytes != piece->n_bytes) return n_bytes < 0 ? -1 : 0; /* it was given another size since */
+    if (!self->is_alone) return 1;
+    int64_t n_holders = core_count_users(state, piece->storage);
+    return n_holders < 0 ? -1 : n_holders == engine->n_holders;
 }
 
 /* The pieces that are copied; all others stay. -1 with an exception. */
@@ -165,36 +196,25 @@ static Py_ssize_t list_pieces(core_state *state, core_group *self, ms_offload_pi
     Py_ssize_t n = 0;
     for (Py_ssize_t i = 0; i < self->n_pieces; i++) {
         core_piece *piece = &self->pieces[i];
-        piece->stays = !is_worth_it(piece);
-        int64_t address = piece->stays ? 0 : ask(piece->storage, state->str_data_ptr);
-        if (address == -1 && PyErr_Occurred()) return -1;
+        int moves = piece->storage == NULL ? 0 : is_worth_it(state, self, piece);
+        int64_t address = moves > 0 ? ask(piece->storage, state->str_data_ptr) : 0;
+        if (moves < 0 || (address == -1 && PyErr_Occurred())) return -1;
+        piece->stays = address == 0;
         out[i] = (ms_offload_piece){.address = (uint64_t)address, .n_bytes = piece->stays ? 0 : piece->n_bytes};
         n += !piece->stays;
     }
     return n;
 }
 
-/* Let go of groups whose copies are done. */
-static ms_status release_done(OffloadEngine *engine, uint64_t stream) {
-    for (;;) {
-        void *user = NULL;
-        ms_status status = ms_offload_release(engine->core, stream, &user);
-        if (status != MS_OK || user == NULL) return status;
-        core_group *group = user;
-        if (group->state == GROUP_LEAVING) let_go(group);
-    }
-}
-
+/* The stream that the storages were put on waits for their copies: it is the one that torch gives their memory to. */
 int core_offload_tick(core_state *state, OffloadEngine *engine) {
-    uint64_t stream = 0;
-    engine->clock++;
-    if (engine->first == NULL) return 0;
-    if (core_offload_stream(state, engine, &stream) < 0) return -1;
-    ms_status status = release_done(engine, stream);
+    ms_status status = MS_OK;
     core_group *oldest = engine->first;
+    engine->clock++;
+    engine->is_short = 0;
     while (status == MS_OK && oldest != NULL && engine->clock - oldest->left_at > engine->n_leaving) {
         if (oldest->core == NULL) break; /* another thread puts it at this moment */
-        status = ms_offload_settle(oldest->core, stream);
+        status = ms_offload_settle(oldest->core, oldest->stream);
         if (status == MS_OK) let_go(oldest);
         oldest = engine->first;
     }
@@ -223,6 +243,22 @@ static void keep_all(core_group *self) {
     for (Py_ssize_t i = 0; i < self->n_pieces; i++) self->pieces[i].stays = 1;
 }
 
+/* A storage that was made or saved on another stream: torch must not give its memory away before this one is done. */
+static int note_storage(core_state *state, const core_piece *piece) {
+    PyObject *done = PyObject_CallFunctionObjArgs(state->note_stream, piece->storage, NULL);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
+static int note_others(core_state *state, const core_group *self) {
+    for (Py_ssize_t i = 0; i < self->n_pieces; i++) {
+        const core_piece *piece = &self->pieces[i];
+        int is_other = piece->n_users > 0 && piece->stream != self->stream;
+        if (!piece->stays && is_other && note_storage(state, piece) < 0) return -1;
+    }
+    return 0;
+}
+
 int core_group_put(core_state *state, core_group *self, int64_t key) {
     ms_offload_piece *pieces = PyMem_Calloc((size_t)self->n_pieces + 1, sizeof *pieces);
     if (pieces == NULL) {
@@ -230,7 +266,8 @@ int core_group_put(core_state *state, core_group *self, int64_t key) {
         return -1;
     }
     Py_ssize_t n = list_pieces(state, self, pieces);
-    int failed = n < 0 || (n > 0 && core_offload_stream(state, self->engine, &self->stream) < 0);
+    int failed = n < 0 || (n > 0 && core_offload_stream(state, self->engine, &self->stream) < 0) ||
+                 (n > 0 && note_others(state, self) < 0);
     ms_status status = failed || n == 0 ? MS_OK : put(self, pieces, key);
     PyMem_Free(pieces);
     if (failed) return -1;
@@ -282,6 +319,13 @@ static int make_room(core_state *state, core_group *self, Py_ssize_t only, PyObj
     return 0;
 }
 
+/* The storages that are here were used on another stream so far. */
+static int note_stream(core_state *state, const core_group *self, uint64_t stream) {
+    for (Py_ssize_t i = 0; self->stream != stream && i < self->n_pieces; i++)
+        if (self->pieces[i].storage != NULL && note_storage(state, &self->pieces[i]) < 0) return -1;
+    return 0;
+}
+
 /* The lock is held. */
 static int fetch(core_state *state, core_group *self, Py_ssize_t only, uint64_t stream) {
     size_t n = (size_t)self->n_pieces;
@@ -294,6 +338,7 @@ static int fetch(core_state *state, core_group *self, Py_ssize_t only, uint64_t 
         (void)core_raise(state, code);
         status = -1;
     }
+    if (status == 0) status = note_stream(state, self, stream);
     if (status == 0) {
         self->state = GROUP_COMING;
         self->stream = stream;
@@ -309,22 +354,36 @@ static int fetch(core_state *state, core_group *self, Py_ssize_t only, uint64_t 
     return status;
 }
 
-void core_group_fetch_early(core_state *state, core_group *self) {
+/* No memory now is no error: it is fetched when it is needed. */
+static int forgive(OffloadEngine *engine, const core_state *state) {
+    int is_known = PyErr_ExceptionMatches(PyExc_MemoryError) || PyErr_ExceptionMatches(PyExc_RuntimeError) ||
+                   PyErr_ExceptionMatches(state->error);
+    if (!is_known) return -1;
+    PyErr_Clear();
+    engine->is_short = 1;
+    return 0;
+}
+
+int core_group_fetch_early(core_state *state, core_group *self) {
     uint64_t stream = 0;
-    if (self->state != GROUP_AWAY || self->waits) return;
-    if (core_offload_stream(state, self->engine, &stream) < 0) PyErr_Clear();
-    if (self->stream != stream || !lock_group(self, 0)) return;
     PyObject *owner = self->owner;
+    if (self->state != GROUP_AWAY || self->waits || self->engine->is_short) return 0;
     Py_INCREF(owner);
-    if (self->state == GROUP_AWAY && fetch(state, self, -1, stream) < 0) PyErr_Clear();
-    PyThread_release_lock(self->lock);
+    int status = core_offload_stream(state, self->engine, &stream);
+    if (status == 0 && self->stream == stream && lock_group(self, 0)) {
+        if (self->state == GROUP_AWAY && fetch(state, self, -1, stream) < 0) status = forgive(self->engine, state);
+        PyThread_release_lock(self->lock);
+    }
     Py_DECREF(owner);
+    return status;
 }
 
 void core_mark_set(core_mark *self, const OffloadEngine *engine) {
+    core_group *newest = engine->newest;
+    int is_near = newest != NULL && engine->clock - newest->left_at <= engine->n_leaving;
     self->task = CORE_NO_TASK;
-    self->group = engine->newest;
-    self->owner = engine->newest == NULL ? NULL : engine->newest->owner;
+    self->group = is_near ? newest : NULL;
+    self->owner = is_near ? newest->owner : NULL;
     Py_XINCREF(self->owner);
 }
 
@@ -332,25 +391,15 @@ int core_mark_passed(core_state *state, core_mark *self) {
     if (self->owner == NULL) return 0;
     int64_t task = core_current_task(state);
     if (task == CORE_NO_TASK && PyErr_Occurred()) return -1;
-    if (self->task != task) core_group_fetch_early(state, self->group);
+    int is_first = self->task != task;
     self->task = task;
-    return 0;
+    return is_first ? core_group_fetch_early(state, self->group) : 0;
 }
 
-static void fetch_ahead(core_state *state, core_group *self) {
+static int fetch_ahead(core_state *state, core_group *self) {
     for (int64_t n = 1; n <= self->engine->n_ahead && !self->waits; n++) {
         core_group *next = ms_offload_next(self->core, n);
-        if (next != NULL) core_group_fetch_early(state, next);
-    }
-}
-
-/* The storages were made for another stream: torch must not give their memory away before this one is done. */
-static int note_stream(core_state *state, const core_group *self, uint64_t stream) {
-    for (Py_ssize_t i = 0; self->stream != stream && i < self->n_pieces; i++) {
-        if (self->pieces[i].storage == NULL) continue;
-        PyObject *done = PyObject_CallFunctionObjArgs(state->note_stream, self->pieces[i].storage, NULL);
-        Py_XDECREF(done);
-        if (done == NULL) return -1;
+        if (next != NULL && core_group_fetch_early(state, next) < 0) return -1;
     }
     return 0;
 }
@@ -383,8 +432,7 @@ static int bring(core_state *state, core_group *self, Py_ssize_t index, int64_t 
         self->pieces[i].n_left = self->pieces[i].n_users;
         if (self->pieces[i].n_users == 0) drop(&self->pieces[i]);
     }
-    fetch_ahead(state, self);
-    return 0;
+    return fetch_ahead(state, self);
 }
 
 PyObject *core_group_need(core_state *state, core_group *self, Py_ssize_t index, int64_t task) {

@@ -15,10 +15,6 @@ int core_offload_stream(core_state *state, const OffloadEngine *engine, uint64_t
 
 /* ---- What it takes ---- */
 
-static int call_bool(PyObject *object, PyObject *method) {
-    return core_is_true(PyObject_CallMethodObjArgs(object, method, NULL));
-}
-
 int core_offload_takes(core_state *state, const OffloadEngine *engine, PyObject *tensor) {
     if (Py_TYPE(tensor) != (PyTypeObject *)state->tensor_type) return 0;
     PyObject *layout = CORE_READ(state, tensor, layout);
@@ -34,8 +30,7 @@ int core_offload_takes(core_state *state, const OffloadEngine *engine, PyObject 
     Py_XDECREF(size);
     if (n_bytes < engine->least_bytes) return n_bytes == -1 && PyErr_Occurred() ? -1 : 0;
     int is_lazy = CORE_READ_BOOL(state, tensor, is_nested);
-    if (is_lazy == 0) is_lazy = call_bool(tensor, state->str_is_conj);
-    if (is_lazy == 0) is_lazy = call_bool(tensor, state->str_is_neg);
+    if (is_lazy == 0) is_lazy = core_is_lazy(state, tensor);
     return is_lazy < 0 ? -1 : !is_lazy;
 }
 
@@ -75,6 +70,17 @@ static ms_status create(const options *o, ms_gpu *gpu, ms_offload **out) {
     return status == MS_OK ? ms_offload_create(&core, out) : status;
 }
 
+/* What torch counts for a storage that nobody holds but one object of Python. */
+static int count_holders(core_state *state, OffloadEngine *self) {
+    PyObject *size = PyLong_FromSsize_t(1);
+    PyObject *storage =
+        size == NULL ? NULL : PyObject_CallFunctionObjArgs(state->new_storage, size, self->device, NULL);
+    self->n_holders = storage == NULL ? -1 : core_count_users(state, storage);
+    Py_XDECREF(storage);
+    Py_XDECREF(size);
+    return self->n_holders < 0 ? -1 : 0;
+}
+
 static PyObject *engine_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     core_state *state = core_state_of_type(type);
     options o;
@@ -99,8 +105,8 @@ static PyObject *engine_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
         self->gpu = o.gpu;
     }
     ms_status status = create(&o, gpu, &self->core);
-    if (status == MS_OK) return (PyObject *)self;
-    (void)core_raise(state, status);
+    if (status != MS_OK) (void)core_raise(state, status);
+    if (status == MS_OK && count_holders(state, self) == 0) return (PyObject *)self;
     Py_DECREF((PyObject *)self);
     return NULL;
 }

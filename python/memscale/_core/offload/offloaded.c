@@ -7,9 +7,10 @@
  *
  * What stays on the device
  *   - parameters and views of them; other types, layouts and devices; what is small;
- *   - storages of the call's inputs and outputs: other layers, or the user, hold them as well;
+ *   - storages that anybody else holds: those of the call's inputs and outputs, buffers, constants;
  *   - storages of which little is used.
- * Casts of parameters that autocast made are neither copied nor kept: backward casts again.
+ * Casts of parameters that autocast made are neither copied nor kept: backward casts again. They are known by the
+ * function that runs, which was given the parameter: so the OffloadedTensors is on torch's stack of function modes.
  *
  * As in recompute/saved.c, handles are owned by the graph alone, and all of it dies with the graph.
  */
@@ -44,8 +45,7 @@ struct OffloadedTensors {
     item *items;
     Py_ssize_t n_items, capacity;
     Py_ssize_t n_inputs; /* the first pieces of the group are the inputs */
-    int keeps;           /* all tensors; then only the mark counts */
-    core_mark mark;
+    PyObject *operands;  /* owned list: of the function that runs and whose operands autocast casts; NULL: none */
     core_group group;
 };
 
@@ -65,16 +65,27 @@ static PyObject *base_of(core_state *state, PyObject *tensor) {
     return tensor;
 }
 
-/* The parameter that autocast made this tensor of; NULL, maybe with an exception. New reference. */
-static PyObject *find_cast(core_state *state, PyObject *base) {
-    PyObject *node = CORE_READ(state, base, grad_fn);
+static int is_operand(const OffloadedTensors *self, PyObject *tensor) {
+    for (Py_ssize_t i = 0; i < PyList_Size(self->operands); i++)
+        if (PyList_GetItem(self->operands, i) == tensor) return 1;
+    return 0;
+}
+
+/* The parameter that autocast has cast to this base of a tensor; NULL, maybe with an exception. New reference. */
+static PyObject *find_cast(core_state *state, const OffloadedTensors *self, PyObject *tensor, PyObject *base) {
+    if (self->operands == NULL || is_operand(self, tensor) || is_operand(self, base)) return NULL;
+    PyObject *dtype = CORE_READ(state, tensor, dtype), *base_dtype = CORE_READ(state, base, dtype);
+    int same = dtype != NULL && dtype == base_dtype;
+    Py_XDECREF(dtype);
+    Py_XDECREF(base_dtype);
+    PyObject *node = same ? CORE_READ(state, base, grad_fn) : NULL;
     if (node == NULL || node == Py_None || Py_TYPE(node) != (PyTypeObject *)state->cast_node_type) {
         Py_XDECREF(node);
         return NULL;
     }
     PyObject *parameter = PyObject_CallFunctionObjArgs(state->cast_source, node, base, NULL);
     Py_DECREF(node);
-    if (parameter != Py_None) return parameter;
+    if (parameter == NULL || (parameter != Py_None && is_operand(self, parameter))) return parameter;
     Py_DECREF(parameter);
     return NULL;
 }
@@ -93,6 +104,7 @@ static int put_away(core_state *state, OffloadedTensors *self, PyObject *tensor,
     if (piece < 0) return -1;
     out->tensor = alias_of(state, tensor);
     if (out->tensor == NULL || piece < self->n_inputs) return out->tensor == NULL ? -1 : 0;
+    if (core_offload_stream(state, self->group.engine, &self->group.pieces[piece].stream) < 0) return -1;
     if (core_group_empty(state, &self->group, piece, out->tensor, &out->view) < 0) return -1;
     out->kind = ITEM_AWAY;
     out->piece = piece;
@@ -102,12 +114,12 @@ static int put_away(core_state *state, OffloadedTensors *self, PyObject *tensor,
 static int describe(core_state *state, OffloadedTensors *self, PyObject *tensor, item *out) {
     out->version = core_tensor_version(state, tensor);
     if (out->version == -2) return -1;
-    int is_candidate = self->keeps ? 0 : core_offload_takes(state, self->group.engine, tensor);
+    int is_candidate = core_offload_takes(state, self->group.engine, tensor);
     if (is_candidate < 0) return -1;
     PyObject *base = is_candidate ? base_of(state, tensor) : NULL;
     if (is_candidate && base == NULL) return -1;
     if (base != NULL && Py_TYPE(base) != (PyTypeObject *)state->parameter_type) {
-        out->tensor = find_cast(state, base);
+        out->tensor = find_cast(state, self, tensor, base);
         Py_DECREF(base);
         if (out->tensor == NULL) return PyErr_Occurred() ? -1 : put_away(state, self, tensor, out);
         out->kind = ITEM_CAST;
@@ -160,21 +172,28 @@ static PyObject *tensors_pack(PyObject *object, PyObject *tensor) {
     return (PyObject *)handle;
 }
 
-/* ---- Unpack ---- */
+PyDoc_STRVAR(function_doc, "__torch_function__($self, function, types, args, kwargs=None, /)\n--\n\n"
+                           "The function mode of the forward.");
 
-static PyObject *view_of(core_state *state, OffloadedTensors *self, Py_ssize_t index, int64_t task) {
-    item *it = &self->items[index];
-    PyObject *storage = core_group_need(state, &self->group, it->piece, task);
-    if (storage == NULL) return NULL;
-    Py_INCREF(storage);
-    PyObject *view = core_view_call(state->view_of, storage, &it->view);
-    Py_DECREF(storage);
-    if (view != NULL && it->task != task && self->group.task == task) {
-        it->task = task;
-        core_group_served(&self->group, it->piece);
+static PyObject *tensors_torch_function(PyObject *object, PyObject *const *args, Py_ssize_t n) {
+    OffloadedTensors *self = (OffloadedTensors *)object;
+    core_state *state = core_state_of_type(Py_TYPE(object));
+    core_function call;
+    if (core_read_function(args, n, &call) < 0) return NULL;
+    if (core_is_product(state, call.function) || core_is_attention(state, call.function)) {
+        PyObject *both = PyTuple_Pack(2, call.args, call.kwargs == NULL ? Py_None : call.kwargs);
+        self->operands = both == NULL ? NULL : core_find_tensors(state, both);
+        Py_XDECREF(both);
+        if (self->operands == NULL) return NULL;
     }
-    return view;
+    PyObject *result = PyObject_Call(call.function, call.args, call.kwargs);
+    core_pending pending = core_set_aside();
+    Py_CLEAR(self->operands);
+    core_put_back(pending);
+    return result;
 }
+
+/* ---- Unpack ---- */
 
 static PyObject *raise_changed(core_state *state, const OffloadedTensors *self, const item *it, int64_t version) {
     PyObject *dtype = it->view.dtype, *shape = it->view.shape;
@@ -191,6 +210,37 @@ static PyObject *raise_changed(core_state *state, const OffloadedTensors *self, 
     return NULL;
 }
 
+/* Several tensors of one storage: backward must not have changed those that it was given before (a view that is new is
+ * as it was made). -1 with an exception. */
+static int note_view(core_state *state, OffloadedTensors *self, const item *it, PyObject *view) {
+    core_piece *piece = &self->group.pieces[it->piece];
+    if (piece->n_users < 2 && piece->views == NULL) return 0;
+    if (piece->views == NULL && (piece->views = PyList_New(0)) == NULL) return -1;
+    int64_t fresh = core_tensor_version(state, view);
+    for (Py_ssize_t i = 0; i < PyList_Size(piece->views) && fresh != -2; i++) {
+        int64_t version = core_tensor_version(state, PyList_GetItem(piece->views, i));
+        if (version == fresh) continue;
+        if (version != -2) (void)raise_changed(state, self, it, it->version + version - fresh);
+        return -1;
+    }
+    return fresh == -2 ? -1 : PyList_Append(piece->views, view);
+}
+
+static PyObject *view_of(core_state *state, OffloadedTensors *self, Py_ssize_t index, int64_t task) {
+    item *it = &self->items[index];
+    PyObject *storage = core_group_need(state, &self->group, it->piece, task);
+    if (storage == NULL) return NULL;
+    Py_INCREF(storage);
+    PyObject *view = core_view_call(state->view_of, storage, &it->view);
+    Py_DECREF(storage);
+    if (view != NULL && note_view(state, self, it, view) < 0) Py_CLEAR(view);
+    if (view != NULL && it->task != task && self->group.task == task) {
+        it->task = task;
+        core_group_served(&self->group, it->piece);
+    }
+    return view;
+}
+
 PyObject *core_unpack_offloaded(PyObject *module, PyObject *object) {
     core_state *state = core_get_state(module);
     if (Py_TYPE(object) != state->offloaded_handle_type) {
@@ -199,7 +249,6 @@ PyObject *core_unpack_offloaded(PyObject *module, PyObject *object) {
     }
     OffloadedTensors *self = ((OffloadedHandle *)object)->saved;
     Py_ssize_t index = ((OffloadedHandle *)object)->index;
-    if (self->keeps && core_mark_passed(state, &self->mark) < 0) return NULL;
     const item *it = &self->items[index];
     int64_t version = core_tensor_version(state, it->tensor);
     if (version == -2) return NULL;
@@ -250,23 +299,24 @@ static OffloadedTensors *tensors_new(core_state *state, OffloadEngine *engine, P
     if (self == NULL) return NULL;
     self->name = PyObject_GetAttr(unit, state->str_name);
     if (self->name != NULL && PyUnicode_Check(self->name) &&
-        core_group_open(&self->group, engine, (PyObject *)self, waits) == 0)
+        core_group_open(&self->group, engine, (PyObject *)self, waits) == 0) {
+        self->group.is_alone = 1;
         return self;
+    }
     if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "run(): the unit has no name");
     Py_DECREF((PyObject *)self);
     return NULL;
 }
 
-/* What only the call needs: the graph may hold the rest for long. */
-static void let_go_of_inputs(OffloadedTensors *self) {
-    for (Py_ssize_t i = 0; i < self->group.n_pieces; i++)
-        if (self->group.pieces[i].n_users == 0) Py_CLEAR(self->group.pieces[i].storage);
-}
-
 static PyObject *run(core_state *state, OffloadedTensors *self, PyObject *unit, PyObject *args, PyObject *kwargs) {
     PyObject *plain = PyObject_GetAttr(unit, state->str_plain);
     PyObject *pack = plain == NULL ? NULL : PyObject_GetAttr((PyObject *)self, state->str_pack);
-    PyObject *result = core_run_hooked(state, pack, state->unpack_offloaded, plain, args, kwargs);
+    int has_compiled = pack == NULL ? -1 : core_is_true(PyObject_GetAttr(unit, state->str_has_compiled));
+    PyObject *result = NULL;
+    if (has_compiled == 1)
+        result = core_run_hooked(state, pack, state->unpack_offloaded, plain, args, kwargs);
+    else if (has_compiled == 0)
+        result = core_run_in_mode(state, (PyObject *)self, pack, state->unpack_offloaded, plain, args, kwargs);
     Py_XDECREF(pack);
     Py_XDECREF(plain);
     return result;
@@ -282,19 +332,7 @@ PyObject *core_offload_run(core_state *state, OffloadEngine *engine, PyObject *u
     if (result != NULL && (keep_storages(state, self, result, 0) < 0 || core_group_put(state, &self->group, key) < 0 ||
                            core_offload_tick(state, engine) < 0))
         Py_CLEAR(result);
-    let_go_of_inputs(self);
-    Py_DECREF((PyObject *)self);
-    return result;
-}
-
-PyObject *core_offload_run_kept(core_state *state, OffloadEngine *engine, PyObject *unit, PyObject *args,
-                                PyObject *kwargs) {
-    OffloadedTensors *self = tensors_new(state, engine, unit, 0);
-    if (self == NULL) return NULL;
-    self->keeps = 1;
-    core_mark_set(&self->mark, engine);
-    PyObject *result = run(state, self, unit, args, kwargs);
-    if (result != NULL && core_offload_tick(state, engine) < 0) Py_CLEAR(result);
+    core_group_drop_unused(&self->group);
     Py_DECREF((PyObject *)self);
     return result;
 }
@@ -304,7 +342,7 @@ PyObject *core_offload_run_kept(core_state *state, OffloadEngine *engine, PyObje
 static int tensors_traverse(PyObject *object, visitproc visit, void *arg) {
     OffloadedTensors *self = (OffloadedTensors *)object;
     Py_VISIT(Py_TYPE(object));
-    Py_VISIT(self->mark.owner);
+    Py_VISIT(self->operands);
     for (Py_ssize_t i = 0; i < self->n_items; i++) Py_VISIT(self->items[i].tensor);
     return core_group_visit(&self->group, visit, arg);
 }
@@ -317,7 +355,7 @@ static void tensors_dealloc(PyObject *object) {
     core_group_clear(&self->group);
     for (Py_ssize_t i = 0; i < self->n_items; i++) forget(&self->items[i]);
     PyMem_Free(self->items);
-    Py_CLEAR(self->mark.owner);
+    Py_CLEAR(self->operands);
     Py_CLEAR(self->name);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
     Py_DECREF(type);
@@ -339,6 +377,7 @@ static void handle_dealloc(PyObject *object) {
 
 static PyMethodDef tensors_methods[] = {
     {"pack", tensors_pack, METH_O, pack_doc},
+    {"__torch_function__", (PyCFunction)(void (*)(void))tensors_torch_function, METH_FASTCALL, function_doc},
     {NULL, NULL, 0, NULL},
 };
 

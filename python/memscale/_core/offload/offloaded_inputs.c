@@ -161,6 +161,45 @@ static PyObject *mark_bring(PyObject *object, PyObject *Py_UNUSED(unused)) {
     Py_RETURN_NONE;
 }
 
+PyDoc_STRVAR(passed_doc, "passed($self, gradients, /)\n--\n\nThe same, as a hook of an autograd node.");
+
+static PyObject *mark_passed(PyObject *object, PyObject *Py_UNUSED(gradients)) { return mark_bring(object, NULL); }
+
+/* The node that made the first output with a history: NULL, maybe with an exception. New reference. */
+static PyObject *find_node(core_state *state, PyObject *result) {
+    PyObject *tensors = core_find_tensors(state, result), *node = NULL;
+    for (Py_ssize_t i = 0; tensors != NULL && node == NULL && i < PyList_Size(tensors); i++) {
+        node = CORE_READ(state, PyList_GetItem(tensors, i), grad_fn);
+        if (node == NULL) break;
+        if (node == Py_None) Py_CLEAR(node);
+    }
+    Py_XDECREF(tensors);
+    return node;
+}
+
+/* Backward of a unit begins with the node of its output. */
+static int hook_mark(core_state *state, PyObject *mark, PyObject *result) {
+    PyObject *node = find_node(state, result);
+    if (node == NULL) return PyErr_Occurred() ? -1 : 0;
+    PyObject *hook = PyObject_GetAttr(mark, state->str_passed);
+    PyObject *handle = hook == NULL ? NULL : PyObject_CallMethodObjArgs(node, state->str_register_prehook, hook, NULL);
+    Py_XDECREF(handle);
+    Py_XDECREF(hook);
+    Py_DECREF(node);
+    return handle == NULL ? -1 : 0;
+}
+
+PyObject *core_offload_run_kept(core_state *state, OffloadEngine *engine, PyObject *unit, PyObject *args,
+                                PyObject *kwargs) {
+    PyObject *mark = core_offload_mark(state, engine);
+    PyObject *plain = mark == NULL ? NULL : PyObject_GetAttr(unit, state->str_plain);
+    PyObject *result = plain == NULL ? NULL : PyObject_Call(plain, args, kwargs);
+    if (result != NULL && hook_mark(state, mark, result) < 0) Py_CLEAR(result);
+    Py_XDECREF(plain);
+    Py_XDECREF(mark);
+    return result;
+}
+
 static void mark_dealloc(PyObject *object) {
     PyTypeObject *type = Py_TYPE(object);
     Py_CLEAR(((OffloadMark *)object)->mark.owner);
@@ -170,6 +209,7 @@ static void mark_dealloc(PyObject *object) {
 
 static PyMethodDef mark_methods[] = {
     {"bring", mark_bring, METH_NOARGS, mark_doc},
+    {"passed", mark_passed, METH_O, passed_doc},
     {NULL, NULL, 0, NULL},
 };
 

@@ -11,7 +11,7 @@
  *                                 +--> tensors that stay; of others their geometry and their version counter
  *
  * The engine knows its groups by pointers that it does not own; a group leaves it before it is freed. All of that
- * happens with the GIL held, which is the one lock that ms_offload_release and ms_offload_next ask for.
+ * happens with the GIL held, which is the one lock that ms_offload_next asks for.
  *
  * The files: offload_engine.c (the object OffloadEngine), group.c (storages on their way), offloaded.c (the tensors
  * that a unit saves), offloaded_inputs.c (the inputs of a unit that is recomputed).
@@ -26,10 +26,9 @@
 
 typedef struct core_group core_group;
 
-/* When device memory is free, so that what a step needs is the same every time: a group is let go of as soon as its
- * copies are done, and at the latest when `n_leaving` more units have run forward, which then wait for the copies. It
- * is fetched when backward begins with the group after it, or with one of the n_leaving units after it (marks),
- * whichever comes first. */
+/* When device memory is free, so that what a step needs is the same every time, however fast the copies are: a group is
+ * let go of when `n_leaving` more units have run forward, which then wait for its copies. It is fetched when backward
+ * begins with the group after it, or with one of the n_leaving units after it (marks), whichever comes first. */
 typedef struct OffloadEngine {
     PyObject_HEAD
     ms_offload *core;  /* owned */
@@ -40,7 +39,9 @@ typedef struct OffloadEngine {
     int64_t n_ahead;   /* groups that are fetched before they are needed */
     int64_t n_leaving;
     int64_t least_bytes;      /* smaller tensors stay: a copy of its own costs more than it frees */
+    int64_t n_holders;        /* what count_users() says of a storage that only a group holds */
     int64_t clock;            /* units that have run forward */
+    int is_short;             /* there was no memory to fetch something early: not again in this backward */
     int64_t n_late;           /* groups that were still away when they were needed first */
     core_group *first, *last; /* borrowed: those that are leaving, the oldest first */
     core_group *newest;       /* borrowed: the last one that left; NULL once it is gone */
@@ -70,6 +71,8 @@ typedef struct core_piece {
     Py_ssize_t n_users; /* tensors of it that may still be asked for */
     Py_ssize_t n_left;  /* of them, those that this backward has not asked for */
     int stays;          /* on the device: it is not copied */
+    uint64_t stream;    /* that a tensor of it was saved on last */
+    PyObject *views;    /* owned list: the tensors of it that this backward was given; NULL: none */
 } core_piece;
 
 struct core_group {
@@ -80,6 +83,7 @@ struct core_group {
     Py_ssize_t n_pieces, capacity;
     int state;                  /* enum core_group_state */
     int waits;                  /* copies are not overlapped with anything */
+    int is_alone;               /* only storages that nobody else holds are copied */
     uint64_t stream;            /* the last one that used the storages */
     int64_t task;               /* the backward that asked last */
     core_group *before, *after; /* borrowed: neighbours among those that are leaving */
@@ -94,7 +98,7 @@ typedef struct core_mark {
     int64_t task;      /* the backward that passed last */
 } core_mark;
 
-/* For the group that left last. */
+/* For the group that left last, if that was one of the n_leaving units before. */
 void core_mark_set(core_mark *self, const OffloadEngine *engine);
 
 /* Backward is here. -1 with an exception. */
@@ -115,8 +119,9 @@ int core_group_put(core_state *state, core_group *self, int64_t key);
 /* A unit has run forward: let go of groups. -1 with an exception. */
 int core_offload_tick(core_state *state, OffloadEngine *engine);
 
-/* Backward will need it soon: fetch it, if there is memory for it, and this stream will use it. */
-void core_group_fetch_early(core_state *state, core_group *self);
+/* Backward will need it soon: fetch it, if there is memory for it, and this stream will use it. -1 with an exception.
+ */
+int core_group_fetch_early(core_state *state, core_group *self);
 
 /* The storage of a piece, which is there after what is queued on the current stream: borrowed; NULL with an exception.
  */
@@ -125,6 +130,12 @@ PyObject *core_group_need(core_state *state, core_group *self, Py_ssize_t index,
 /* A user of the piece has asked for it in this backward (served), or will not ask any more (gone). */
 void core_group_served(core_group *self, Py_ssize_t index);
 void core_group_gone(core_group *self, Py_ssize_t index, int was_served);
+
+/* After a call: let go of storages that nobody will ask for. */
+void core_group_drop_unused(core_group *self);
+
+/* How many hold a storage; -1 with an exception. */
+int64_t core_count_users(core_state *state, PyObject *storage);
 
 int core_group_visit(const core_group *self, visitproc visit, void *arg);
 void core_group_clear(core_group *self);
@@ -135,8 +146,8 @@ void core_group_clear(core_group *self);
 PyObject *core_offload_run(core_state *state, OffloadEngine *engine, PyObject *unit, PyObject *args, PyObject *kwargs,
                            int64_t key, int waits);
 
-/* Run the forward of a unit that keeps what it saves, and that runs shortly after one that does not: its backward is
- * the mark at which the other one's group is fetched. */
+/* Run the forward of a unit that keeps what it saves, and that runs shortly after one that does not: where its backward
+ * begins is the mark at which the other one's group is fetched. */
 PyObject *core_offload_run_kept(core_state *state, OffloadEngine *engine, PyObject *unit, PyObject *args,
                                 PyObject *kwargs);
 

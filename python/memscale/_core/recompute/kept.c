@@ -11,7 +11,8 @@
  *     that were saved before are as in forward, and if nothing has changed it in place since. Otherwise the function is
  *     computed: always right, at worst slower.
  *   - The first time, it is computed as well, and all of it is compared bit for bit (Unit.trusts). What differs is not
- *     kept any more.
+ *     kept any more. What was compared has a fingerprint: the functions so far with the types of their operands, and
+ *     the rules. Another one is compared again.
  *   - A result dies when nothing that was saved after it can be asked for any more.
  */
 #include "recompute.h"
@@ -49,6 +50,7 @@ typedef struct kept_result {
     Py_ssize_t n_rules, capacity;
     PyObject *output; /* owned: a detached alias; NULL: it is to be computed */
     int64_t version;
+    uint64_t fingerprint;
     PyObject *generator; /* owned: that it drew from; NULL: none */
     int64_t n_drawn;
 } kept_result;
@@ -57,9 +59,12 @@ struct core_kept {
     unsigned keeps; /* enum ms_keep */
     kept_result *results;
     Py_ssize_t n, capacity;
-    Py_ssize_t n_held; /* the results after these are released */
-    Py_ssize_t next;   /* in the recomputation that runs */
-    PyObject *now;     /* owned list: operands of the function that runs in forward; NULL: it is not to be kept */
+    Py_ssize_t n_held;       /* the results after these are released */
+    Py_ssize_t next;         /* in the recomputation that runs */
+    uint64_t so_far;         /* the fingerprint of all calls of forward */
+    PyObject *uncast, *cast; /* owned: the operand that was cast last in this recomputation, parameters aside, and a
+                              * view of its cast */
+    PyObject *now;           /* owned list: operands of the function that runs in forward; NULL: it is not to be kept */
 };
 
 core_kept *core_kept_new(unsigned keeps) {
@@ -92,6 +97,7 @@ void core_kept_free(core_kept *self) {
     for (Py_ssize_t i = 0; i < self->n; i++) release(&self->results[i]);
     PyMem_Free(self->results);
     Py_CLEAR(self->now);
+    core_kept_end(self);
     PyMem_Free(self);
 }
 
@@ -99,6 +105,16 @@ int core_kept_visit(const core_kept *self, visitproc visit, void *arg) {
     for (Py_ssize_t i = 0; self != NULL && i < self->n; i++) {
         Py_VISIT(self->results[i].output);
         for (Py_ssize_t k = 0; k < self->results[i].n_rules; k++) Py_VISIT(self->results[i].rules[k].tensor);
+    }
+    return 0;
+}
+
+int core_kept_release_changed(core_state *state, core_kept *self) {
+    for (Py_ssize_t i = 0; i < self->n; i++) {
+        kept_result *r = &self->results[i];
+        int64_t version = r->output == NULL ? r->version : core_tensor_version(state, r->output);
+        if (version == -2) return -1;
+        if (version != r->version) release(r);
     }
     return 0;
 }
@@ -115,16 +131,6 @@ void core_kept_release(core_kept *self, Py_ssize_t n_alive) {
 }
 
 /* ---- Functions ---- */
-
-static int is_in(PyObject *function, PyObject *table) {
-    for (Py_ssize_t i = 0; i < PyTuple_Size(table); i++)
-        if (PyTuple_GetItem(table, i) == function) return 1;
-    return 0;
-}
-
-int core_kept_handles(const core_state *state, PyObject *function) {
-    return is_in(function, state->attention_functions) || is_in(function, state->product_functions);
-}
 
 /* The generator that attention draws from on a GPU, new reference; NULL, maybe with an exception. */
 static PyObject *find_generator(core_state *state, PyObject *tensor) {
@@ -181,15 +187,19 @@ static int is_plain(const core_state *state, PyObject *object) {
 }
 
 /* The tensors among the arguments, as a new list; NULL, maybe with an exception: there are none, or others than
- * torch's own. */
+ * torch's own, or some that are to be conjugated or negated. */
 static PyObject *find_operands(core_state *state, PyObject *args, PyObject *kwargs) {
     PyObject *both = PyTuple_Pack(2, args, kwargs == NULL ? Py_None : kwargs);
     PyObject *found = both == NULL ? NULL : core_find_tensors(state, both);
     Py_XDECREF(both);
     if (found == NULL) return NULL;
     int are_plain = PyList_Size(found) > 0;
-    for (Py_ssize_t i = 0; i < PyList_Size(found); i++) are_plain &= is_plain(state, PyList_GetItem(found, i));
-    if (!are_plain) Py_CLEAR(found);
+    for (Py_ssize_t i = 0; are_plain == 1 && i < PyList_Size(found); i++) {
+        PyObject *tensor = PyList_GetItem(found, i);
+        int is_lazy = is_plain(state, tensor) ? core_is_lazy(state, tensor) : 1;
+        are_plain = is_lazy < 0 ? -1 : !is_lazy;
+    }
+    if (are_plain != 1) Py_CLEAR(found);
     return found;
 }
 
@@ -200,11 +210,12 @@ static int describe_operands(core_state *state, kept_result *r, PyObject *tensor
         (void)PyErr_NoMemory();
         return -1;
     }
-    r->n_operands = n;
     for (Py_ssize_t i = 0; i < n; i++) {
         operand *o = &r->operands[i];
         PyObject *tensor = PyList_GetItem(tensors, i);
+        r->n_operands = i; /* that are described */
         if (core_view_read(state, tensor, &o->view) < 0) return -1;
+        r->n_operands = i + 1;
         o->storage = core_storage_id_of(state, tensor);
         if (o->storage == -1 && PyErr_Occurred()) return -1;
         if (Py_TYPE(tensor) == (PyTypeObject *)state->parameter_type) {
@@ -228,6 +239,32 @@ static int same_operands(core_state *state, const kept_result *r, PyObject *tens
         core_view_clear(&view);
     }
     return same;
+}
+
+/* ---- Fingerprints ---- */
+
+static uint64_t mix(uint64_t fingerprint, const void *data, size_t n_bytes) {
+    return ms_hash64(data, n_bytes, fingerprint);
+}
+
+/* The function, where it is called, and which parameters and kinds of operands it has: not their shapes. */
+static void mix_call(core_kept *self, kept_result *r) {
+    const int64_t call[] = {(int64_t)(intptr_t)r->function, r->n_before, r->n_operands};
+    self->so_far = mix(self->so_far, call, sizeof call);
+    for (Py_ssize_t i = 0; i < r->n_operands; i++) {
+        const operand *o = &r->operands[i];
+        const int64_t kind[] = {(int64_t)(intptr_t)o->view.dtype, PyTuple_Size(o->view.shape),
+                                (int64_t)(intptr_t)o->parameter};
+        self->so_far = mix(self->so_far, kind, sizeof kind);
+    }
+    r->fingerprint = self->so_far;
+}
+
+static void mix_rules(kept_result *r) {
+    for (Py_ssize_t i = 0; i < r->n_rules; i++) {
+        const int64_t how[] = {r->rules[i].kind, r->rules[i].kind == RULE_HELD ? -1 : r->rules[i].operand};
+        r->fingerprint = mix(r->fingerprint, how, sizeof how);
+    }
 }
 
 /* ---- Forward ---- */
@@ -254,24 +291,31 @@ static kept_result *add_result(core_kept *self) {
     return &self->results[self->n++];
 }
 
-int core_kept_open(core_state *state, core_kept *self, const Unit *unit, PyObject *function, PyObject *args,
-                   PyObject *kwargs, Py_ssize_t n_saved) {
+int core_kept_open(core_state *state, core_kept *self, PyObject *function, PyObject *args, PyObject *kwargs,
+                   Py_ssize_t n_saved) {
     kept_result *r = add_result(self);
     if (r == NULL) return -1;
     r->function = function;
     r->n_before = n_saved;
-    r->is_attention = is_in(function, state->attention_functions);
+    r->is_attention = core_is_attention(state, function);
     unsigned wanted = r->is_attention ? MS_KEEP_ATTENTION : MS_KEEP_PRODUCTS;
-    if (!(self->keeps & wanted) || core_unit_trust(unit, self->n - 1, function) == TRUST_NEVER) return 0;
-    PyObject *tensors = find_operands(state, args, kwargs);
-    if (tensors == NULL) return PyErr_Occurred() ? -1 : 0;
-    int can = describe_operands(state, r, tensors) < 0 ? cannot_tell() : 1;
+    PyObject *tensors = self->keeps & wanted ? find_operands(state, args, kwargs) : NULL;
+    if (tensors == NULL && PyErr_Occurred()) return -1;
+    int can = tensors == NULL ? 0 : 1;
+    if (can == 1 && describe_operands(state, r, tensors) < 0) can = cannot_tell();
+    mix_call(self, r);
     if (can == 1) can = note_generator(state, r, args, kwargs, tensors);
     if (can == 1)
         self->now = tensors;
     else
-        Py_DECREF(tensors);
+        Py_XDECREF(tensors);
     return can < 0 ? -1 : 0;
+}
+
+/* Autocast casts nothing but floating-point numbers: attention makes numbers of a mask. */
+static int are_floating(PyObject *a, PyObject *b) {
+    int first = core_is_true(PyObject_GetAttrString(a, "is_floating_point"));
+    return first == 1 ? core_is_true(PyObject_GetAttrString(b, "is_floating_point")) : first;
 }
 
 /* The only operand without a history that may have been cast to this; -1: none, or not the only one. One that is given
@@ -280,7 +324,8 @@ static Py_ssize_t find_uncast(core_state *state, const kept_result *r, PyObject 
     Py_ssize_t found = -1;
     for (Py_ssize_t i = 0; i < r->n_operands; i++) {
         const core_view *view = &r->operands[i].view;
-        int same = view->dtype != base->dtype ? PyObject_RichCompareBool(view->shape, base->shape, Py_EQ) : 0;
+        int can = view->dtype == base->dtype ? 0 : are_floating(view->dtype, base->dtype);
+        int same = can == 1 ? PyObject_RichCompareBool(view->shape, base->shape, Py_EQ) : can;
         int has_history = same == 1 ? CORE_READ_BOOL(state, PyList_GetItem(tensors, i), requires_grad) : 1;
         if (same < 0 || has_history < 0) return -1;
         if (has_history || (found >= 0 && PyList_GetItem(tensors, i) == PyList_GetItem(tensors, found))) continue;
@@ -409,14 +454,15 @@ static int keep_result(core_state *state, kept_result *r, PyObject *result, Py_s
     return r->output == NULL ? -1 : 1;
 }
 
-int core_kept_close(core_state *state, core_kept *self, PyObject *result, Py_ssize_t n_saved) {
+int core_kept_close(core_state *state, core_kept *self, const Unit *unit, PyObject *result, Py_ssize_t n_saved) {
     if (self->now == NULL) return 0;
     kept_result *r = &self->results[self->n - 1];
     core_pending pending = core_set_aside(); /* the function's own */
     int can = keep_result(state, r, result, n_saved);
     if (can < 0) can = cannot_tell();
     Py_CLEAR(self->now);
-    if (can == 1)
+    mix_rules(r);
+    if (can == 1 && core_unit_trust(unit, r->fingerprint) != TRUST_NEVER)
         self->n_held = self->n;
     else
         release(r);
@@ -429,25 +475,51 @@ int core_kept_close(core_state *state, core_kept *self, PyObject *result, Py_ssi
 
 void core_kept_rewind(core_kept *self) { self->next = 0; }
 
+void core_kept_end(core_kept *self) {
+    Py_CLEAR(self->uncast);
+    Py_CLEAR(self->cast);
+}
+
 static int was_changed(core_state *state, PyObject *tensor, int64_t version) {
     int64_t now = core_tensor_version(state, tensor);
     return now == -2 ? -1 : now != version;
 }
 
+/* A view of an operand's cast, which queries, keys and values share. */
+static PyObject *cast(core_state *state, core_kept *self, PyObject *from, const core_view *view) {
+    core_view last = {0};
+    int same = self->uncast != from                           ? 0
+               : core_view_read(state, self->cast, &last) < 0 ? -1
+                                                              : core_view_same(&last, view);
+    core_view_clear(&last);
+    if (same < 0) return NULL;
+    if (!same) {
+        core_kept_end(self);
+        self->cast = core_view_call(state->cast_to, from, view);
+        if (self->cast == NULL) return NULL;
+        Py_INCREF(from);
+        self->uncast = from;
+    }
+    Py_INCREF(self->cast);
+    return self->cast;
+}
+
 /* The tensor that autograd would save. New reference; NULL, without an exception, if it was changed in place. */
-static PyObject *apply(core_state *state, const rule *how, PyObject *tensors) {
+static PyObject *apply(core_state *state, core_kept *self, const rule *how, PyObject *tensors) {
     PyObject *from = how->kind == RULE_HELD ? how->tensor : PyList_GetItem(tensors, how->operand);
-    if (how->kind == RULE_VIEW || how->kind == RULE_CAST)
-        return core_view_call(how->kind == RULE_VIEW ? state->view_again : state->cast_to, from, &how->view);
+    if (how->kind == RULE_CAST && Py_TYPE(from) != (PyTypeObject *)state->parameter_type)
+        return cast(state, self, from, &how->view);
+    if (how->kind == RULE_CAST) return core_view_call(state->cast_to, from, &how->view);
+    if (how->kind == RULE_VIEW) return core_view_call(state->view_again, from, &how->view);
     if (how->kind == RULE_HELD && was_changed(state, from, how->version) != 0) return NULL;
     Py_INCREF(from);
     return from;
 }
 
-static PyObject *apply_all(core_state *state, const kept_result *r, PyObject *tensors) {
+static PyObject *apply_all(core_state *state, core_kept *self, const kept_result *r, PyObject *tensors) {
     PyObject *made = PyList_New(0);
     for (Py_ssize_t i = 0; made != NULL && i < r->n_rules; i++) {
-        PyObject *tensor = apply(state, &r->rules[i], tensors);
+        PyObject *tensor = apply(state, self, &r->rules[i], tensors);
         if (tensor == NULL || PyList_Append(made, tensor) < 0) Py_CLEAR(made);
         Py_XDECREF(tensor);
     }
@@ -459,12 +531,13 @@ int core_kept_find(core_state *state, core_kept *self, PyObject *function, PyObj
     out->index = self->next++;
     if (out->index >= self->n) return 0;
     const kept_result *r = &self->results[out->index];
+    out->fingerprint = r->fingerprint;
     if (r->output == NULL || r->function != function || r->n_before != n_saved) return 0;
     int changed = was_changed(state, r->output, r->version);
     if (changed != 0) return changed < 0 ? -1 : 0;
     PyObject *tensors = find_operands(state, args, kwargs);
     int same = tensors == NULL ? 0 : same_operands(state, r, tensors);
-    if (same == 1) out->saved = apply_all(state, r, tensors);
+    if (same == 1) out->saved = apply_all(state, self, r, tensors);
     Py_XDECREF(tensors);
     if (same != 1 || out->saved == NULL) return PyErr_Occurred() ? -1 : 0;
     out->result = PyObject_CallFunctionObjArgs(state->with_history, r->output, NULL);

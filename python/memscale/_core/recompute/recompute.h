@@ -162,10 +162,11 @@ typedef struct Unit {
     PyObject *on_save;     /* called for each tensor that autograd saves: see core_call_note_save(); or None */
     unsigned keeps;        /* enum ms_keep: the results that its recomputations need not compute */
     struct core_trusts {
-        PyObject *function; /* borrowed from the table of functions */
-        int trust;          /* enum core_trust */
-    } *trusts;              /* owned array: for each function of kept.c that the forward calls, in its order */
+        uint64_t fingerprint; /* of a function of kept.c that the forward calls */
+        int trust;            /* enum core_trust */
+    } *trusts;                /* owned array: those that were compared */
     Py_ssize_t n_trusts;
+    char has_compiled; /* its forward calls compiled code, which no function mode may see */
     core_facts *facts; /* owned array */
     Py_ssize_t n_facts;
     ModuleState *state;      /* the last capture, if it may be used again */
@@ -178,10 +179,10 @@ typedef struct Unit {
  * `facts` owns, also on failure. */
 int core_unit_learn(Unit *unit, core_facts *facts);
 
-/* What is known of the index-th function, and what a comparison has shown. Results may differ between shapes: once is
- * enough to be never trusted again. */
-int core_unit_trust(const Unit *unit, Py_ssize_t index, PyObject *function);
-int core_unit_set_trust(Unit *unit, Py_ssize_t index, PyObject *function, int trust);
+/* What is known of a function by its fingerprint, and what a comparison has shown: one that has failed counts for good.
+ */
+int core_unit_trust(const Unit *unit, uint64_t fingerprint);
+int core_unit_set_trust(Unit *unit, uint64_t fingerprint, int trust);
 
 typedef struct Call {
     PyObject_HEAD
@@ -261,15 +262,15 @@ core_kept *core_kept_new(unsigned keeps);
 void core_kept_free(core_kept *self);
 int core_kept_visit(const core_kept *self, visitproc visit, void *arg);
 
-/* Is the function one whose results may be kept? */
-int core_kept_handles(const core_state *state, PyObject *function);
-
 /* In forward: the function is called after so many tensors were saved; one is saved during it; it has returned, or
  * raised (NULL, and its exception stays). -1 with an exception. */
-int core_kept_open(core_state *state, core_kept *self, const Unit *unit, PyObject *function, PyObject *args,
-                   PyObject *kwargs, Py_ssize_t n_saved);
+int core_kept_open(core_state *state, core_kept *self, PyObject *function, PyObject *args, PyObject *kwargs,
+                   Py_ssize_t n_saved);
 int core_kept_save(core_state *state, core_kept *self, PyObject *tensor);
-int core_kept_close(core_state *state, core_kept *self, PyObject *result, Py_ssize_t n_saved);
+int core_kept_close(core_state *state, core_kept *self, const Unit *unit, PyObject *result, Py_ssize_t n_saved);
+
+/* After the forward: what it has changed in place since is computed again. -1 with an exception. */
+int core_kept_release_changed(core_state *state, core_kept *self);
 
 /* Release what is not needed if only the first `n_alive` saved tensors can be asked for. */
 void core_kept_release(core_kept *self, Py_ssize_t n_alive);
@@ -277,6 +278,7 @@ void core_kept_release(core_kept *self, Py_ssize_t n_alive);
 /* In place of a function. */
 typedef struct core_found {
     Py_ssize_t index;
+    uint64_t fingerprint;
     PyObject *result; /* owned */
     PyObject *saved;  /* owned list: what autograd would save */
 } core_found;
@@ -284,6 +286,7 @@ typedef struct core_found {
 /* In a recomputation: it begins; the function is called after so many tensors were saved: is its result there (1)? 0 if
  * it must be computed, -1 with an exception. */
 void core_kept_rewind(core_kept *self);
+void core_kept_end(core_kept *self); /* and it ends */
 int core_kept_find(core_state *state, core_kept *self, PyObject *function, PyObject *args, PyObject *kwargs,
                    Py_ssize_t n_saved, core_found *out);
 

@@ -231,7 +231,25 @@ static PyObject *list_saved(const SavedTensors *self, Py_ssize_t first, Py_ssize
     return list;
 }
 
-/* Compute a function whose result was kept, and compare: it is the first time. */
+/* Put what was kept in the place of what was just computed and saved, which is equal: it is there already. */
+static int replace_saved(core_state *state, SavedTensors *self, Py_ssize_t first, PyObject *saved) {
+    for (Py_ssize_t i = 0; i < PyList_Size(saved); i++) {
+        slot *s = &self->slots[first + i];
+        if (s->handle == NULL || s->tensor == NULL || s->is_parameter) continue;
+        if (hold(state, s, PyList_GetItem(saved, i), 0) < 0) return -1;
+    }
+    return 0;
+}
+
+/* Autocast's cache holds what the function was given. */
+static int forget_casts(const core_state *state) {
+    PyObject *done = PyObject_CallNoArgs(state->clear_autocast_cache);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
+/* Compute a function whose result was kept, and compare: it is the first time. What is equal is thrown away again, so
+ * that this step needs little more memory than later ones. */
 static PyObject *compare(core_state *state, SavedTensors *self, const core_found *found, PyObject *function,
                          PyObject *args, PyObject *kwargs) {
     Py_ssize_t before = self->cursor, n = PyList_Size(found->saved);
@@ -240,8 +258,15 @@ static PyObject *compare(core_state *state, SavedTensors *self, const core_found
     int same = saved == NULL ? -1 : self->cursor - before == n;
     if (same == 1) same = core_found_equals(state, found, result, saved);
     Py_XDECREF(saved);
-    if (same >= 0)
-        same = core_unit_set_trust(self->call->unit, found->index, function, same ? TRUST_EQUAL : TRUST_NEVER);
+    if (same >= 0 && core_unit_set_trust(self->call->unit, found->fingerprint, same ? TRUST_EQUAL : TRUST_NEVER) < 0)
+        same = -1;
+    if (same == 1) same = replace_saved(state, self, before, found->saved) < 0 ? -1 : 1;
+    if (same == 1) same = forget_casts(state) < 0 ? -1 : 1;
+    if (same == 1) {
+        Py_INCREF(found->result);
+        Py_DECREF(result);
+        result = found->result;
+    }
     if (same < 0) Py_CLEAR(result);
     return result;
 }
@@ -263,20 +288,19 @@ static PyObject *run_again(core_state *state, SavedTensors *self, PyObject *func
     core_found found = {0};
     PyObject *result = NULL;
     int is_there = core_kept_find(state, self->kept, function, args, kwargs, self->cursor, &found);
-    if (is_there == 0) return PyObject_Call(function, args, kwargs);
-    if (is_there == 1)
-        result = core_unit_trust(self->call->unit, found.index, function) == TRUST_EQUAL
-                     ? skip(state, self, &found)
-                     : compare(state, self, &found, function, args, kwargs);
+    int trust = is_there == 1 ? core_unit_trust(self->call->unit, found.fingerprint) : TRUST_NEVER;
+    if (is_there >= 0 && trust == TRUST_NEVER) result = PyObject_Call(function, args, kwargs);
+    if (is_there == 1 && trust == TRUST_EQUAL) result = skip(state, self, &found);
+    if (is_there == 1 && trust == TRUST_UNKNOWN) result = compare(state, self, &found, function, args, kwargs);
     core_found_clear(&found);
     return result;
 }
 
 static PyObject *run_first(core_state *state, SavedTensors *self, PyObject *function, PyObject *args,
                            PyObject *kwargs) {
-    if (core_kept_open(state, self->kept, self->call->unit, function, args, kwargs, self->n_slots) < 0) return NULL;
+    if (core_kept_open(state, self->kept, function, args, kwargs, self->n_slots) < 0) return NULL;
     PyObject *result = PyObject_Call(function, args, kwargs);
-    if (core_kept_close(state, self->kept, result, self->n_slots) < 0) Py_CLEAR(result);
+    if (core_kept_close(state, self->kept, self->call->unit, result, self->n_slots) < 0) Py_CLEAR(result);
     return result;
 }
 
@@ -286,27 +310,11 @@ PyDoc_STRVAR(function_doc, "__torch_function__($self, function, types, args, kwa
 static PyObject *saved_torch_function(PyObject *object, PyObject *const *args, Py_ssize_t n) {
     SavedTensors *self = (SavedTensors *)object;
     core_state *state = core_state_of_type(Py_TYPE(object));
-    if (n < 3 || n > 4 || !PyTuple_Check(args[2]) || (n == 4 && args[3] != Py_None && !PyDict_Check(args[3]))) {
-        PyErr_SetString(PyExc_TypeError, "__torch_function__() takes a function, types, a tuple and a dict");
-        return NULL;
-    }
-    PyObject *kwargs = n == 4 && args[3] != Py_None ? args[3] : NULL;
-    if (self->kept == NULL || !core_kept_handles(state, args[0])) return PyObject_Call(args[0], args[2], kwargs);
-    return (self->last < 0 ? run_first : run_again)(state, self, args[0], args[2], kwargs);
-}
-
-static PyObject *run_in_mode(core_state *state, PyObject *object, PyObject *hook, PyObject *function, PyObject *args,
-                             PyObject *kwargs) {
-    PyObject *done = hook == NULL ? NULL : PyObject_CallFunctionObjArgs(state->push_mode, object, NULL);
-    if (done == NULL) return NULL;
-    Py_DECREF(done);
-    PyObject *result = core_run_hooked(state, hook, state->unpack, function, args, kwargs);
-    core_pending pending = core_set_aside();
-    done = PyObject_CallNoArgs(state->pop_mode);
-    core_put_back(pending);
-    if (done == NULL) Py_CLEAR(result);
-    Py_XDECREF(done);
-    return result;
+    core_function call;
+    if (core_read_function(args, n, &call) < 0) return NULL;
+    if (self->kept == NULL || !(core_is_attention(state, call.function) || core_is_product(state, call.function)))
+        return PyObject_Call(call.function, call.args, call.kwargs);
+    return (self->last < 0 ? run_first : run_again)(state, self, call.function, call.args, call.kwargs);
 }
 
 PyObject *core_saved_run(core_state *state, PyObject *object, int is_first, PyObject *function, PyObject *args,
@@ -315,10 +323,13 @@ PyObject *core_saved_run(core_state *state, PyObject *object, int is_first, PyOb
     unsigned keeps = self->call->unit->keeps;
     if (is_first && keeps != 0 && self->kept == NULL && (self->kept = core_kept_new(keeps)) == NULL) return NULL;
     PyObject *hook = PyObject_GetAttr(object, is_first ? state->str_pack : state->str_collect);
-    PyObject *result = self->kept == NULL ? core_run_hooked(state, hook, state->unpack, function, args, kwargs)
-                                          : run_in_mode(state, object, hook, function, args, kwargs);
+    PyObject *result = self->kept == NULL
+                           ? core_run_hooked(state, hook, state->unpack, function, args, kwargs)
+                           : core_run_in_mode(state, object, hook, state->unpack, function, args, kwargs);
     Py_XDECREF(hook);
-    if (is_first && self->kept != NULL) core_kept_release(self->kept, self->n_alive); /* the last results */
+    if (!is_first || self->kept == NULL) return result;
+    core_kept_release(self->kept, self->n_alive); /* the last results */
+    if (result != NULL && core_kept_release_changed(state, self->kept) < 0) Py_CLEAR(result);
     return result;
 }
 
@@ -356,6 +367,10 @@ static int recompute(core_state *state, SavedTensors *self, int64_t task) {
     int status = core_call_recompute(state, self->call, (PyObject *)self);
     Py_ssize_t last = self->last;
     self->last = -1;
+    if (self->kept != NULL) {
+        core_kept_end(self->kept);
+        core_kept_release(self->kept, self->n_alive); /* for handles that died meanwhile */
+    }
     if (status == 0 && (self->failed || self->cursor <= last)) status = raise_short(state, self, last);
     if (status < 0) {
         clear_tensors(self);
@@ -511,7 +526,7 @@ static void release_kept(SavedTensors *self) {
     while (self->n_alive > 0 &&
            (self->slots[self->n_alive - 1].handle == NULL || self->slots[self->n_alive - 1].is_parameter))
         self->n_alive--;
-    core_kept_release(self->kept, self->n_alive);
+    if (self->last < 0) core_kept_release(self->kept, self->n_alive); /* else a recomputation may be at it */
 }
 
 static void handle_dealloc(PyObject *object) {

@@ -36,22 +36,27 @@ int core_unit_learn(Unit *unit, core_facts *facts) {
 
 /* ---- What is known of results that were kept ---- */
 
-int core_unit_trust(const Unit *unit, Py_ssize_t index, PyObject *function) {
-    if (index >= unit->n_trusts || unit->trusts[index].function != function) return TRUST_UNKNOWN;
-    return unit->trusts[index].trust;
+#define MAX_TRUSTS 4096 /* a forward that never repeats itself keeps nothing more */
+
+int core_unit_trust(const Unit *unit, uint64_t fingerprint) {
+    for (Py_ssize_t i = 0; i < unit->n_trusts; i++)
+        if (unit->trusts[i].fingerprint == fingerprint) return unit->trusts[i].trust;
+    return unit->n_trusts < MAX_TRUSTS ? TRUST_UNKNOWN : TRUST_NEVER;
 }
 
-int core_unit_set_trust(Unit *unit, Py_ssize_t index, PyObject *function, int trust) {
-    if (index >= unit->n_trusts) {
-        struct core_trusts *grown = PyMem_Realloc(unit->trusts, (size_t)(index + 1) * sizeof *grown);
-        if (grown == NULL) {
-            (void)PyErr_NoMemory();
-            return -1;
-        }
-        unit->trusts = grown;
-        while (unit->n_trusts <= index) unit->trusts[unit->n_trusts++] = (struct core_trusts){0};
+int core_unit_set_trust(Unit *unit, uint64_t fingerprint, int trust) {
+    for (Py_ssize_t i = 0; i < unit->n_trusts; i++) {
+        if (unit->trusts[i].fingerprint != fingerprint) continue;
+        if (unit->trusts[i].trust != TRUST_NEVER) unit->trusts[i].trust = trust;
+        return 0;
     }
-    unit->trusts[index] = (struct core_trusts){.function = function, .trust = trust};
+    struct core_trusts *grown = PyMem_Realloc(unit->trusts, (size_t)(unit->n_trusts + 1) * sizeof *grown);
+    if (grown == NULL) {
+        (void)PyErr_NoMemory();
+        return -1;
+    }
+    unit->trusts = grown;
+    unit->trusts[unit->n_trusts++] = (struct core_trusts){fingerprint, trust};
     return 0;
 }
 
@@ -129,6 +134,8 @@ static PyMemberDef unit_members[] = {
      "bring() before the recomputation."},
     {"keeps", T_UINT, offsetof(Unit, keeps), 0,
      "The results that a recomputation need not compute (Action.keeps), of calls from now on."},
+    {"has_compiled", T_BOOL, offsetof(Unit, has_compiled), 0,
+     "Does its forward call compiled code? No function mode is put around that."},
     {"on_save", T_OBJECT, offsetof(Unit, on_save), 0,
      "Called as on_save(call, index, tensor) for each tensor that autograd saves in forward, and again for the tensor "
      "that takes its place in a recomputation; or None."},
@@ -149,8 +156,7 @@ static PyObject *get_trusts(PyObject *object, void *Py_UNUSED(closure)) {
 
 static PyGetSetDef unit_getset[] = {
     {"trusts", get_trusts, NULL,
-     "For each product and attention of its forward, whether its result was found equal when it was kept: 'unknown', "
-     "'equal', or 'never' (it is not kept any more).",
+     "Of each product and attention whose kept result was compared, whether it was 'equal', or 'never' is kept again.",
      NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };

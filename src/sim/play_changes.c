@@ -1,0 +1,208 @@
+/* play_changes.c - plays what the actions of a plan change in the events of a step (changes.h).
+ *
+ * Copies run on the link while the step goes on. The device waits for those of a visit when its tensors have to be gone, and
+ * when backward needs them again; while they run they slow down what the device computes.
+ */
+#include "../common/math.h"
+#include "actions.h"
+#include "player.h"
+#include "sim_link.h"
+
+/* How far a key is that a unit keeps. */
+enum { KEPT_LIVE, KEPT_WAITS /* the events have released it */, KEPT_GONE /* no recomputation needs it any more */ };
+
+static const ms__action *action_of(const ms__player *p, int32_t unit) {
+    return &ms__actions[p->request->actions == NULL ? MS_ACTION_KEEP : p->request->actions[unit]];
+}
+
+static bool offloads(const ms__action *action) { return action->needs_link && action->is_played; }
+
+static bool is_needed(const ms_simulation_request *request) {
+    for (int64_t i = 0; request->actions != NULL && i < request->n_actions; i++) {
+        const ms__action *action = &ms__actions[request->actions[i]];
+        if (action->keeps != 0 || offloads(action)) return true;
+    }
+    return false;
+}
+
+static void find_offloaded(ms__player *p) {
+    int32_t before = MS__NOBODY;
+    for (int32_t v = 0; v < p->changes->n_visits; v++) {
+        const ms__visit *visit = &p->changes->visits[v];
+        const ms__action *action = action_of(p, visit->unit);
+        bool is_offloaded = offloads(action) && visit->n_moved > 0;
+        p->offloaded[v] = (ms__offloaded){.before = before, .is_offloaded = is_offloaded, .waits = action->waits};
+        if (is_offloaded) before = v;
+    }
+}
+
+ms_status ms__changes_open(ms__player *p, ms__arena *arena, const ms__sim_basis *basis) {
+    if (!is_needed(p->request)) return MS_OK;
+    ms__changes *own = NULL;
+    p->changes = basis == NULL ? NULL : &basis->changes;
+    if (p->changes == NULL) {
+        own = ms__arena_array(arena, 1, sizeof *own);
+        ms_status status = own == NULL ? MS_E_NO_MEMORY : ms__changes_make(arena, p->step, own);
+        if (status != MS_OK) return status;
+        p->changes = own;
+    }
+    ms_status status = ms__arena_arrays(arena, MS__ARRAY(p->kept, p->step->n_keys),
+                                        MS__ARRAY(p->offloaded, (size_t)p->changes->n_visits));
+    if (status == MS_OK) find_offloaded(p);
+    return status;
+}
+
+void ms__changes_begin_step(ms__player *p, int n_steps) {
+    p->n_steps = n_steps;
+    if (p->changes == NULL) return;
+    for (uint32_t k = 0; k < p->step->n_keys; k++) p->kept[k] = KEPT_LIVE;
+    for (int32_t v = 0; v < p->changes->n_visits; v++) {
+        p->offloaded[v].is_away = false;
+        p->offloaded[v].left_ns = p->offloaded[v].back_ns = 0;
+    }
+}
+
+/* ---- Kept results ---- */
+
+/* In the first step a unit is checked, and keeps nothing. In the second, what is kept is computed all the same, and
+ * thrown away once it was compared. */
+static uint32_t keeps_of(const ms__player *p, int32_t unit) { return p->n_steps == 0 ? 0 : action_of(p, unit)->keeps; }
+
+bool ms__changes_spare(const ms__player *p, int32_t unit, uint32_t event) {
+    return p->changes != NULL && unit >= 0 && ms__is_spared(p->changes->spared[event], keeps_of(p, unit));
+}
+
+ms_status ms__changes_play_spared(ms__player *p, const ms__step_event *event, int64_t segment) {
+    if (p->n_steps > 1) return MS_OK;
+    bool is_scratch = event->kind == MS__SCRATCH;
+    int64_t n_bytes = is_scratch ? p->scratch_bytes[event->index] : ms__step_key_bytes(p->step, event->index);
+    if (!is_scratch && ms__player_on_gpu(p)) n_bytes += n_bytes / 2; /* comparing makes a flag for each element */
+    return ms__player_take_transient(p, n_bytes, segment);
+}
+
+static bool is_kept(const ms__player *p, uint32_t key) {
+    uint8_t needs = p->changes->kept[key];
+    return needs != 0 && ms__is_spared(needs, keeps_of(p, p->changes->maker[key]));
+}
+
+/* No recomputation needs these kept keys any more. */
+static ms_status end_kept(ms__player *p, int32_t first) {
+    ms_status status = MS_OK;
+    for (int32_t k = first; k >= 0 && status == MS_OK; k = p->changes->next_kept[k]) {
+        if (p->kept[k] == KEPT_WAITS) status = ms__player_give(p, (uint32_t)k);
+        p->kept[k] = KEPT_GONE;
+    }
+    return status;
+}
+
+/* A cast of a parameter of a unit that is offloaded. */
+static bool is_dropped(const ms__player *p, uint32_t key) {
+    return p->changes->dropped_in[key] >= 0 && offloads(action_of(p, p->changes->maker[key]));
+}
+
+ms_status ms__changes_release(ms__player *p, uint32_t key) {
+    if (p->changes == NULL) return ms__player_give(p, key);
+    ms_status status = MS_OK;
+    if (is_kept(p, key) && p->kept[key] != KEPT_GONE)
+        p->kept[key] = KEPT_WAITS;
+    else
+        status = ms__player_give(p, key);
+    return status == MS_OK ? end_kept(p, p->changes->first_after[key]) : status;
+}
+
+/* ---- Offloading ---- */
+
+static int64_t copy_ns(const ms__player *p, int32_t visit) {
+    int64_t rate = ms__link_mb_per_s(p->request->device->rates), n_bytes = p->changes->visits[visit].n_bytes;
+    return rate <= 0 ? 0 : ms__min(n_bytes, MS__MAX_NS / 1000) * 1000 / rate;
+}
+
+static int64_t drag_ns(const ms__player *p, int32_t visit) { return copy_ns(p, visit) / MS__LINK_DRAG; }
+
+static ms_status leave(ms__player *p, int32_t v) {
+    const ms__visit *visit = &p->changes->visits[v];
+    ms_status status = MS_OK;
+    ms__player_wait(p, p->offloaded[v].left_ns, drag_ns(p, v));
+    p->offloaded[v].is_away = true;
+    for (uint32_t i = 0; i < visit->n_moved && status == MS_OK; i++)
+        status = ms__player_give(p, p->changes->moved[visit->first_moved + i]);
+    return status;
+}
+
+static ms_status fetch(ms__player *p, int32_t v, int64_t segment) {
+    const ms__visit *visit = &p->changes->visits[v];
+    ms_status status = MS_OK;
+    if (!p->offloaded[v].is_away) return MS_OK;
+    p->offloaded[v].is_away = false;
+    for (uint32_t i = 0; i < visit->n_moved && status == MS_OK; i++)
+        status = ms__player_take(p, p->changes->moved[visit->first_moved + i], segment);
+    p->now.in_ns = ms__add_ns(ms__max(p->now.in_ns, p->now.device_ns), copy_ns(p, v));
+    p->offloaded[v].back_ns = p->now.in_ns;
+    return status;
+}
+
+static ms_status end_forward(ms__player *p, int32_t v) {
+    ms__offloaded *own = &p->offloaded[v];
+    ms_status status = MS_OK;
+    if (own->is_offloaded) {
+        p->now.out_ns = ms__add_ns(ms__max(p->now.out_ns, p->now.device_ns), copy_ns(p, v));
+        own->left_ns = p->now.out_ns;
+        if (own->waits) status = leave(p, v);
+    }
+    int32_t leaving = v - MS_OFFLOAD_LEAVING;
+    if (leaving >= 0 && p->offloaded[leaving].is_offloaded && !p->offloaded[leaving].waits && status == MS_OK)
+        status = leave(p, leaving);
+    return status;
+}
+
+/* The visit's own tensors are needed, and those of the offloaded visit before it will be soon. */
+static ms_status begin_backward(ms__player *p, int32_t v, int64_t segment) {
+    const ms__offloaded *own = &p->offloaded[v];
+    int32_t before = own->before;
+    ms_status status = MS_OK;
+    if (own->is_offloaded) status = fetch(p, v, segment);
+    if (own->back_ns > 0) ms__player_wait(p, own->back_ns, drag_ns(p, v));
+    bool is_near = before >= 0 && v - before <= MS_OFFLOAD_LEAVING;
+    if (before < 0 || p->offloaded[before].waits || !(own->is_offloaded || is_near) || status != MS_OK) return status;
+    return fetch(p, before, segment);
+}
+
+ms_status ms__changes_begin_event(ms__player *p, uint32_t event, int64_t segment) {
+    ms_status status = MS_OK;
+    if (p->changes == NULL) return MS_OK;
+    for (int32_t k = p->changes->first_made[event]; k >= 0 && status == MS_OK; k = p->changes->next_made[k])
+        if (is_dropped(p, (uint32_t)k)) status = ms__player_take(p, (uint32_t)k, segment);
+    return status;
+}
+
+/* ---- Segments ---- */
+
+ms_status ms__changes_begin_segment(ms__player *p, int64_t index) {
+    if (p->changes == NULL || p->step->segments[index].phase != MS_PHASE_BACKWARD) return MS_OK;
+    int32_t v = p->changes->visit_of[index];
+    return v >= 0 && p->changes->visits[v].backward == index ? begin_backward(p, v, index) : MS_OK;
+}
+
+static ms_status drop_casts(ms__player *p, int64_t index) {
+    ms_status status = MS_OK;
+    for (int32_t k = p->changes->first_dropped[index]; k >= 0 && status == MS_OK; k = p->changes->next_dropped[k])
+        if (is_dropped(p, (uint32_t)k)) status = ms__player_give(p, (uint32_t)k);
+    return status;
+}
+
+ms_status ms__changes_end_segment(ms__player *p, int64_t index) {
+    if (p->changes == NULL) return MS_OK;
+    uint32_t phase = p->step->segments[index].phase;
+    if (phase == MS_PHASE_BACKWARD) return end_kept(p, p->changes->first_last[index]);
+    if (phase != MS_PHASE_FORWARD && phase != MS_PHASE_LOSS) return MS_OK;
+    int32_t v = p->changes->visit_of[index];
+    ms_status status = v < 0 ? MS_OK : end_forward(p, v);
+    return status == MS_OK ? drop_casts(p, index) : status;
+}
+
+int64_t ms__changes_host_bytes(const ms__player *p) {
+    int64_t n_bytes = 0;
+    for (int32_t v = 0; p->changes != NULL && v < p->changes->n_visits; v++)
+        if (p->offloaded[v].is_offloaded) n_bytes += p->changes->visits[v].n_bytes;
+    return n_bytes;
+}

@@ -1,0 +1,134 @@
+"""Plans with kept results and offloaded layers: what is predicted on the CPU, against the meter."""
+
+import array
+
+import pytest
+import torch
+
+import memscale
+import zoo
+from memscale._base.vocabulary import ACTIONS
+from meter import Meter
+from quick import _as_users_train, _one_thread  # noqa: F401
+from test_predict import TOLERANCE, skip_unknown_bf16
+from zoo import LARGE
+
+NUMBERS = {row.identifier: i for i, row in enumerate(ACTIONS)}
+MIXTURES = {
+    "products": ["recompute_except_products"],
+    "both": ["recompute_except_both"],
+    "offload": ["offload"],
+    "blocking": ["offload_blocking"],
+    "mixed": ["offload", "keep", "recompute_except_both", "recompute"],
+    "sparse": ["recompute_except_products", "offload", "keep", "keep", "keep"],
+}
+N_STEPS = 5  # the first is checked, in the second results are compared
+EAGER = {"attn_implementation": "eager"}
+QUICK = [
+    *(("gpt2", {}, "fp32", mixture) for mixture in MIXTURES),
+    ("gpt2", {}, "bf16", "both"),
+    ("gpt2", {}, "bf16", "blocking"),
+    ("bert", {}, "bf16", "products"),
+    ("llama", {}, "fp32", "both"),
+    ("llama", EAGER, "fp32", "both"),
+    ("llama", {}, "bf16", "offload"),
+    ("t5", {}, "fp32", "products"),
+    ("resnet", {}, "fp32", "both"),
+    ("albert", {}, "fp32", "products"),
+    ("distilbert", {}, "fp32", "sparse"),
+    ("whisper", {}, "fp32", "mixed"),
+    ("encoder", {}, "fp32", "products"),
+]
+# Known to be too high: layers that are called several times in a row are one visit, of which nothing is known to move;
+# and a U-Net whose layers are recomputed here and there.
+TOO_HIGH = {("albert", "offload"), ("albert", "blocking"), ("unet", "sparse")}
+LONG = [
+    (name, {}, precision, mixture)
+    for name in LARGE.names
+    for precision in ("fp32", "bf16")
+    for mixture in MIXTURES
+    if (name, {}, precision, mixture) not in QUICK and (name, mixture) not in TOO_HIGH
+]
+
+
+def simulate(profile, actions):
+    """The steps of a plan with these actions, which layers have in turn."""
+    numbers = array.array("i", [NUMBERS[actions[i % len(actions)]] for i in range(len(profile.units))])
+    return profile.core.simulate(profile.device, actions=numbers.tobytes(), limit_bytes=0, flags=0)
+
+
+def measure(build, batch, actions, precision):
+    with Meter() as meter:
+        model = build()
+        args, kwargs = batch()
+        zoo.wrap_with(model, actions)
+        updater = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
+        for step in range(N_STEPS):
+            with meter.mark(f"step {step}"):
+                with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+                    loss = zoo.loss_of(model(*args, **kwargs))
+                loss.backward()
+                del loss
+                updater.step()
+                updater.zero_grad()
+        memscale.detach(model)
+    return meter
+
+
+def check(name, changes, precision, mixture):
+    if precision == "bf16":
+        skip_unknown_bf16()
+
+    def build():
+        return LARGE.make(name, **changes)
+
+    def batch():
+        return LARGE.batch_of(name)
+
+    model = build()
+    args, kwargs = batch()
+    updater = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
+    known = memscale.profile(model, args or kwargs, optimizer=updater, loss=zoo.loss_of, precision=precision)
+    del model, updater
+    simulated = simulate(known, MIXTURES[mixture])
+    with zoo.plain_or_skip(autocast=precision == "bf16"):
+        meter = measure(build, batch, MIXTURES[mixture], precision)
+    steady, highest = meter[f"step {N_STEPS - 1}"].peak, max(meter[f"step {n}"].peak for n in range(1, N_STEPS))
+    assert simulated["steady_peak_bytes"] == pytest.approx(steady, rel=TOLERANCE), meter.at_peak(f"step {N_STEPS - 1}")
+    assert simulated["needed_bytes"] >= (1 - TOLERANCE) * highest
+    if "offload" in mixture or mixture == "blocking":
+        assert simulated["host_bytes"] > 0
+    return simulated
+
+
+@pytest.mark.parametrize(("name", "changes", "precision", "mixture"), QUICK)
+def test_peaks(name, changes, precision, mixture):
+    check(name, changes, precision, mixture)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "changes", "precision", "mixture"), LONG)
+def test_peaks_of_every_model(name, changes, precision, mixture):
+    check(name, changes, precision, mixture)
+
+
+def test_kept_results_take_memory_and_save_time():
+    """Of GPT-2's layers: between those of keeping and those of recomputing all."""
+    model = LARGE.make("gpt2", dropout=0.0)
+    args, kwargs = LARGE.batch_of("gpt2")
+    known = memscale.profile(model, args or kwargs, loss=zoo.loss_of)
+    steps = [
+        simulate(known, [action])
+        for action in (
+            "recompute",
+            "recompute_except_attention",
+            "recompute_except_products",
+            "recompute_except_both",
+            "keep",
+        )
+    ]
+    peaks = [step["steady_peak_bytes"] for step in steps]
+    times = [step["step_ns"] for step in steps]
+    assert sorted(peaks) == peaks
+    assert sorted(times, reverse=True) == times
+    assert len(set(times)) == 5
