@@ -228,7 +228,10 @@ static void keep(const finder *f, uint32_t key, const operation *again, uint32_t
 }
 
 static void spare(const finder *f, const operation *o, uint32_t keeps) {
+    ms__unit_changes *unit = &f->out->units[f->step->segments[o->segment].unit];
     f->out->spared[o->event] = (uint8_t)keeps;
+    for (uint32_t k = 1; k <= MS_KEEP_ALL; k++)
+        unit->n_kept[k] += ms__is_spared((uint8_t)keeps, k) && cost_of(f, o)->flags & MS__OP_RESULT ? 1 : 0;
     for (uint32_t e = o->event + 1; e < o->end && f->step->events[e].kind != MS__OPERATION; e++)
         if (f->step->events[e].kind != MS__RELEASE) f->out->spared[e] = (uint8_t)keeps;
 }
@@ -273,6 +276,7 @@ static void find_kept(finder *f, int32_t unit) {
     for (uint32_t r = 0; r < f->n_runs; r++)
         if (!match_run(f, r, f->n_forward / f->n_runs)) return;
     find_functions(f);
+    f->out->units[unit].n_runs = f->n_runs;
     for (uint32_t r = 0; r < f->n_runs; r++) note_run(f, r);
 }
 

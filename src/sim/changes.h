@@ -24,6 +24,8 @@
 /* What one unit could change. */
 typedef struct ms__unit_changes {
     int64_t kept_bytes[MS_KEEP_ALL + 1]; /* by enum ms_keep: held from forward on */
+    int64_t n_kept[MS_KEEP_ALL + 1];     /* results, by the same */
+    int64_t n_runs;                      /* recomputations */
     int64_t moved_bytes;                 /* to the host and back */
     int64_t dropped_bytes;               /* casts that backward makes again */
 } ms__unit_changes;

@@ -1,7 +1,7 @@
 /* play_changes.c - plays what the actions of a plan change in the events of a step (changes.h).
  *
- * Copies run on the link while the step goes on. The device waits for those of a visit when its tensors have to be gone, and
- * when backward needs them again; while they run they slow down what the device computes.
+ * Copies run on the link while the step goes on. The device waits for those of a visit when its tensors have to be
+ * gone, and when backward needs them again; while they run they slow down what the device computes.
  */
 #include "../common/math.h"
 #include "actions.h"
@@ -68,8 +68,10 @@ void ms__changes_begin_step(ms__player *p, int n_steps) {
  * thrown away once it was compared. */
 static uint32_t keeps_of(const ms__player *p, int32_t unit) { return p->n_steps == 0 ? 0 : action_of(p, unit)->keeps; }
 
-bool ms__changes_spare(const ms__player *p, int32_t unit, uint32_t event) {
-    return p->changes != NULL && unit >= 0 && ms__is_spared(p->changes->spared[event], keeps_of(p, unit));
+enum ms__role ms__changes_role(const ms__player *p, int32_t unit, uint32_t event) {
+    uint32_t keeps = p->changes == NULL || unit < 0 ? 0 : keeps_of(p, unit);
+    if (keeps == 0 || p->changes->units[unit].n_kept[keeps] == 0) return MS__ROLE_NONE;
+    return ms__is_spared(p->changes->spared[event], keeps) ? MS__ROLE_SPARED : MS__ROLE_KEEPER;
 }
 
 ms_status ms__changes_play_spared(ms__player *p, const ms__step_event *event, int64_t segment) {

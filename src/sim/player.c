@@ -114,13 +114,16 @@ ms_status ms__player_take_workspaces(ms__player *p, const ms__segment *segment, 
 /* ---- Time ---- */
 
 /* What the host does besides the operations themselves: before a recomputation, and in the optimizer's step. */
-static int64_t overhead_ns(ms__player *p, uint32_t phase, const ms__step_cost *cost) {
+static int64_t overhead_ns(ms__player *p, uint32_t phase, const ms__step_cost *cost, enum ms__role role) {
     const ms_rates *rates = p->request->device->rates;
     bool is_repeated = cost->flags & MS__OP_REPEATED, begins = is_repeated && !p->now.is_repeating;
     bool steps = phase > MS_PHASE_BACKWARD && !p->now.has_stepped;
     p->now.is_repeating = is_repeated;
     p->now.has_stepped = phase > MS_PHASE_BACKWARD;
-    return (begins ? rates->recomputation_ns : 0) + (steps ? p->n_gradients * rates->parameter_ns : 0);
+    int64_t ns = (begins ? rates->recomputation_ns : 0) + (steps ? p->n_gradients * rates->parameter_ns : 0);
+    if (begins && role != MS__ROLE_NONE) ns = ms__add_ns(ns, ms__keeping_ns(rates));
+    bool is_found = role == MS__ROLE_SPARED && cost->flags & MS__OP_RESULT;
+    return is_found ? ms__add_ns(ns, ms__kept_result_ns(rates)) : ns;
 }
 
 /* The host queues an operation; then the device does it, which may be the host itself. */
@@ -140,16 +143,16 @@ static bool is_fused(const ms__player *p, uint32_t phase) {
 
 /* A trace has the operations that a fused step replaces, since fused kernels do not run without a device. In their
  * place, one operation reads and writes everything once. */
-void ms__player_run(ms__player *p, uint32_t phase, uint32_t index, bool is_spared) {
+void ms__player_run(ms__player *p, uint32_t phase, uint32_t index, enum ms__role role) {
     static const ms__step_cost one = {0};
     const ms_rates *rates = p->request->device->rates;
     const bool fused = is_fused(p, phase), is_replaced = fused && p->now.has_stepped;
     const ms__step_cost *cost = fused ? &one : &p->step->costs[index];
     p->n_ops++;
     if (is_replaced) return;
-    int64_t host_ns = ms__add_ns(overhead_ns(p, phase, cost), ms__op_host_ns(rates, cost, phase));
+    int64_t host_ns = ms__add_ns(overhead_ns(p, phase, cost, role), ms__op_host_ns(rates, cost, phase));
     int64_t busy_ns = fused ? ms__kernel_ns(rates, p->update_bytes) : p->busy_ns[index];
-    pass_time(p, host_ns, is_spared ? 0 : busy_ns);
+    pass_time(p, host_ns, role == MS__ROLE_SPARED ? 0 : busy_ns);
 }
 
 void ms__player_wait(ms__player *p, int64_t until_ns, int64_t drag_ns) {

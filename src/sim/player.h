@@ -82,8 +82,13 @@ void ms__player_note_peak(ms__player *p, int64_t segment);
 
 /* ---- Time (player.c) ---- */
 
-/* An operation; `is_spared`: the host finds its result, and the device does nothing. */
-void ms__player_run(ms__player *p, uint32_t phase, uint32_t cost, bool is_spared);
+/* An operation, and what it is to a unit that keeps results (ms__changes_role()). */
+enum ms__role {
+    MS__ROLE_NONE,   /* its unit keeps nothing */
+    MS__ROLE_KEEPER, /* it runs in a unit that does */
+    MS__ROLE_SPARED  /* the host finds its result, and the device does nothing */
+};
+void ms__player_run(ms__player *p, uint32_t phase, uint32_t cost, enum ms__role role);
 int64_t ms__player_time(const ms__player *p);
 
 /* The device waits until then, which copies that it shares its memory with make longer by `drag_ns`. */
@@ -103,8 +108,8 @@ ms_status ms__changes_end_segment(ms__player *p, int64_t index);
 /* Before an event: casts that it needs are made again. */
 ms_status ms__changes_begin_event(ms__player *p, uint32_t event, int64_t segment);
 
-/* Does this event of a unit not happen? */
-bool ms__changes_spare(const ms__player *p, int32_t unit, uint32_t event);
+/* What an event is; MS__ROLE_SPARED: it does not happen. */
+enum ms__role ms__changes_role(const ms__player *p, int32_t unit, uint32_t event);
 
 /* Such an event, other than an operation. */
 ms_status ms__changes_play_spared(ms__player *p, const ms__step_event *event, int64_t segment);

@@ -66,6 +66,10 @@ static int64_t beyond(int64_t recomputed, int64_t plain) { return ms__max(recomp
 static void close_unit(const counter *b, uint32_t unit, const ms__unit_changes *changes, ms__recompute_cost *out) {
     out->on_gpu = b->rates->capability > 0;
     memcpy(out->kept_bytes, changes->kept_bytes, sizeof out->kept_bytes);
+    for (int k = 0; k <= MS_KEEP_ALL; k++)
+        if (changes->n_kept[k] > 0)
+            out->keeping_ns[k] = ms__add_ns(changes->n_runs * ms__keeping_ns(b->rates),
+                                            changes->n_kept[k] * ms__kept_result_ns(b->rates));
     out->moved_bytes = changes->moved_bytes;
     out->dropped_bytes = changes->dropped_bytes;
     for (int g = 0; g < MS__N_GROUPS; g++) {
@@ -107,8 +111,8 @@ ms_status ms__recompute_costs_make(ms__arena *arena, const ms__step *step, const
 }
 
 int64_t ms__recompute_ns(const ms__recompute_cost *cost, uint32_t keeps) {
-    int64_t host = 0, busy = 0;
     if (keeps == MS_KEEP_ALL) return 0; /* it does not run */
+    int64_t host = cost->keeping_ns[keeps], busy = 0;
     for (uint32_t g = 0; g < MS__N_GROUPS; g++) {
         host = ms__add_ns(host, cost->extra[g].host_ns);
         if (!(keeps & 1U << g)) busy = ms__add_ns(busy, cost->extra[g].busy_ns);

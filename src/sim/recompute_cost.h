@@ -19,6 +19,7 @@ typedef struct ms__recompute_cost {
     int64_t host_ns;              /* queueing everything that the plain variant does */
     int64_t freed_bytes;          /* what the plain variant holds until backward and the recomputed one does not */
     int64_t kept_bytes[MS_KEEP_ALL + 1]; /* by enum ms_keep: what a recomputation then holds (changes.h) */
+    int64_t keeping_ns[MS_KEEP_ALL + 1]; /* by the same: what keeping takes the host */
     int64_t moved_bytes, dropped_bytes;  /* by offloading */
     bool on_gpu;                         /* queueing and computing overlap */
 } ms__recompute_cost;
@@ -28,8 +29,7 @@ typedef struct ms__recompute_cost {
 ms_status ms__recompute_costs_make(ms__arena *arena, const ms__step *step, const ms_rates *rates,
                                    const ms__changes *changes, ms__recompute_cost **out);
 
-/* The time of a recomputation if these groups are kept (enum ms_keep). The host finds their results in as much time as
- * it takes to queue the operations. */
+/* The time of a recomputation if these groups are kept (enum ms_keep), with what keeping takes the host. */
 int64_t ms__recompute_ns(const ms__recompute_cost *cost, uint32_t keeps);
 
 /* What it then holds beyond a full recomputation. */

@@ -101,6 +101,14 @@ int64_t ms__op_host_ns(const ms_rates *rates, const ms__step_cost *cost, uint32_
     return (ns > 0 ? ns : rates->dispatch_ns) + ms__step_cost_tensors(cost) * of_tensor;
 }
 
+/* Every function of torch that a unit calls passes its mode, twice; and of each result that is kept, operands and saved
+ * tensors are described, and found again. Fitted to nine models on a CPU (bench/slowdown.py). */
+int64_t ms__keeping_ns(const ms_rates *rates) { return 2 * rates->recomputation_ns; }
+
+int64_t ms__kept_result_ns(const ms_rates *rates) {
+    return rates->product_ns > 0 ? rates->product_ns : rates->dispatch_ns;
+}
+
 int64_t ms__fresh_ns(const ms_rates *rates, int64_t n_bytes) {
     bool is_fresh = rates->capability == 0 && rates->fresh_mb_per_s > 0 && n_bytes >= LEAST_FRESH_BYTES;
     return is_fresh ? traffic_ns(n_bytes, rates->fresh_mb_per_s) : 0;

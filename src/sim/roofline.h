@@ -40,6 +40,10 @@ int64_t ms__kernel_ns(const ms_rates *rates, int64_t n_bytes);
  * with what recomputation does for each that is saved. The rates must have been checked. */
 int64_t ms__op_host_ns(const ms_rates *rates, const ms__step_cost *cost, uint32_t phase);
 
+/* What keeping results adds to a unit's run and its recomputation on the host, and what each result adds. */
+int64_t ms__keeping_ns(const ms_rates *rates);
+int64_t ms__kept_result_ns(const ms_rates *rates);
+
 /* How long the host, as device, takes to get pages for a new block; 0 for blocks that malloc has already. */
 int64_t ms__fresh_ns(const ms_rates *rates, int64_t n_bytes);
 

@@ -46,23 +46,23 @@ static bool is_released_here(const ms__player *p, uint32_t key, int64_t segment)
 }
 
 static ms_status play_operation(ms__player *p, const ms__segment *segment, int64_t index, uint32_t cost,
-                                bool is_spared) {
-    ms__player_run(p, segment->phase, cost, is_spared);
+                                enum ms__role role) {
+    ms__player_run(p, segment->phase, cost, role);
     ms_status status = ms__player_give_brief(p);
     return status == MS_OK ? ms__player_take_workspaces(p, segment, index, p->step->costs[cost].flags) : status;
 }
 
 static ms_status play_event(ms__player *p, const ms__segment *segment, int64_t index, const ms__step_event *event) {
-    bool is_spared = ms__changes_spare(p, segment->unit, (uint32_t)(event - p->step->events));
+    enum ms__role role = ms__changes_role(p, segment->unit, (uint32_t)(event - p->step->events));
     if (is_skipped(p, segment, event)) return MS_OK;
-    if (is_spared && event->kind != MS__OPERATION) return ms__changes_play_spared(p, event, index);
+    if (role == MS__ROLE_SPARED && event->kind != MS__OPERATION) return ms__changes_play_spared(p, event, index);
     switch (event->kind) {
     case MS__ALLOCATE:
         return ms__player_take(p, event->index, index);
     case MS__RELEASE:
         return is_released_here(p, event->index, index) ? ms__changes_release(p, event->index) : MS_OK;
     case MS__OPERATION:
-        return play_operation(p, segment, index, event->index, is_spared);
+        return play_operation(p, segment, index, event->index, role);
     case MS__ACCUMULATE:
         return ms__player_give_addend(p, event->index);
     default:
