@@ -37,41 +37,6 @@ static const ms__step_cost *cost_at(const ms__step *step, uint32_t event) {
     return &step->costs[step->events[event].index];
 }
 
-static void find_releases(const finder *f) {
-    for (int v = 0; v < MS__N_VARIANTS; v++) {
-        memset(f->released[v], 0xff, f->step->n_keys * sizeof *f->released[v]);
-        for (uint32_t i = 0; i < f->step->n_segments; i++) {
-            const ms__segment *s = &f->step->segments[i];
-            for (uint32_t e = s->first[v]; e < s->first[v] + s->n[v]; e++)
-                if (f->step->events[e].kind == MS__RELEASE) f->released[v][f->step->events[e].index] = e;
-        }
-    }
-}
-
-/* Those of a unit's forwards, and of its recomputations, in one of its segments. */
-static void collect_segment(finder *f, int32_t index) {
-    const ms__segment *s = &f->step->segments[index];
-    uint32_t first = s->first[MS__RECOMPUTED], end = first + s->n[MS__RECOMPUTED];
-    bool was_repeated = false;
-    for (uint32_t e = first; e < end; e++) {
-        if (f->step->events[e].kind != MS__OPERATION) continue;
-        const operation o = {.event = e, .end = end, .segment = index};
-        bool is_repeated = cost_at(f->step, e)->flags & MS__OP_REPEATED;
-        if (is_forward(s) && !is_repeated) f->forward[f->n_forward++] = o;
-        if (s->phase == MS_PHASE_BACKWARD && is_repeated) {
-            if (!was_repeated) f->runs[f->n_runs++] = f->n_repeated;
-            f->repeated[f->n_repeated++] = o;
-        }
-        was_repeated = is_repeated;
-    }
-}
-
-static void collect_operations(finder *f, int32_t unit) {
-    f->n_forward = f->n_repeated = f->n_runs = 0;
-    for (int32_t i = f->first_segment[unit]; i >= 0; i = f->next_segment[i]) collect_segment(f, i);
-    f->runs[f->n_runs] = f->n_repeated;
-}
-
 /* ---- Operations ---- */
 
 static const ms__step_cost *cost_of(const finder *f, const operation *o) { return cost_at(f->step, o->event); }
@@ -126,15 +91,50 @@ static bool is_saved(const ms__step *step, uint32_t key) {
 
 /* ---- Which operations a recomputation repeats ---- */
 
-/* Find the partners of repeated operations from `at` on: the operations of a call in forward, from `n` to `n_end`.
- * Autocast's cache has other casts in a recomputation than in forward. */
+static void find_releases(const finder *f) {
+    for (int v = 0; v < MS__N_VARIANTS; v++) {
+        memset(f->released[v], 0xff, f->step->n_keys * sizeof *f->released[v]);
+        for (uint32_t i = 0; i < f->step->n_segments; i++) {
+            const ms__segment *s = &f->step->segments[i];
+            for (uint32_t e = s->first[v]; e < s->first[v] + s->n[v]; e++)
+                if (f->step->events[e].kind == MS__RELEASE) f->released[v][f->step->events[e].index] = e;
+        }
+    }
+}
+
+/* The operations of a unit's forwards, and of its recomputations, in one of its segments. Autocast's cache has other
+ * casts in a recomputation than in forward, so casts are left out of forward. */
+static void collect_segment(finder *f, int32_t index) {
+    const ms__segment *s = &f->step->segments[index];
+    uint32_t first = s->first[MS__RECOMPUTED], end = first + s->n[MS__RECOMPUTED];
+    bool was_repeated = false;
+    for (uint32_t e = first; e < end; e++) {
+        if (f->step->events[e].kind != MS__OPERATION) continue;
+        const operation o = {.event = e, .end = end, .segment = index};
+        bool is_repeated = cost_at(f->step, e)->flags & MS__OP_REPEATED;
+        if (is_forward(s) && !is_repeated && !is_cast(f, &o)) f->forward[f->n_forward++] = o;
+        if (s->phase == MS_PHASE_BACKWARD && is_repeated) {
+            if (!was_repeated) f->runs[f->n_runs++] = f->n_repeated;
+            f->repeated[f->n_repeated++] = o;
+        }
+        was_repeated = is_repeated;
+    }
+}
+
+static void collect_operations(finder *f, int32_t unit) {
+    f->n_forward = f->n_repeated = f->n_runs = 0;
+    for (int32_t i = f->first_segment[unit]; i >= 0; i = f->next_segment[i]) collect_segment(f, i);
+    f->runs[f->n_runs] = f->n_repeated;
+}
+
+/* Find the partners of repeated operations from `at` on: the operations of a call in forward, from `n` to `n_end`. */
 static bool match_from(const finder *f, uint32_t n, uint32_t n_end, uint32_t at, uint32_t end) {
     for (; at < end; at++) {
         operation *again = &f->repeated[at];
-        while (n < n_end && !same_operation(f, &f->forward[n], again) && is_cast(f, &f->forward[n])) n++;
-        bool is_same = n < n_end && same_operation(f, &f->forward[n], again);
-        if (!is_same && !is_cast(f, again)) return false;
-        again->partner = is_same ? n++ : NO_EVENT;
+        again->partner = NO_EVENT;
+        if (is_cast(f, again)) continue;
+        if (n == n_end || !same_operation(f, &f->forward[n], again)) return false;
+        again->partner = n++;
     }
     return true;
 }
@@ -156,7 +156,7 @@ static bool match_run(const finder *f, uint32_t run, uint32_t n_each) {
  * of the result with attention. */
 static bool holds_little(const finder *f, const operation *o, uint32_t keeps, int64_t result_bytes) {
     const ms__step *step = f->step;
-    if (cost_of(f, o)->flags & MS__OP_RESULT || is_cast(f, o)) return true;
+    if (cost_of(f, o)->flags & MS__OP_RESULT) return true;
     for (uint32_t e = first_allocation(f, o); e != NO_EVENT; e = next_allocation(f, o, e)) {
         uint32_t key = step->events[e].index;
         bool is_small = keeps == MS_KEEP_ATTENTION && ms__step_key_bytes(step, key) <= result_bytes / 4;
@@ -187,8 +187,7 @@ static uint32_t end_of_function(const finder *f, uint32_t first) {
     return i;
 }
 
-/* Which operations of forward need not be repeated if the results of their functions are kept. Views and casts are made
- * again. */
+/* Which operations of forward need not be repeated if the results of their functions are kept. Views are made again. */
 static void find_functions(const finder *f) {
     for (uint32_t i = 0, end; i < f->n_forward; i = end) {
         uint32_t keeps = ms__step_cost_keeps(cost_of(f, &f->forward[i]));
@@ -198,7 +197,7 @@ static void find_functions(const finder *f) {
         for (uint32_t k = i; k < end && can; k++) can = holds_little(f, &f->forward[k], keeps, n_bytes);
         for (uint32_t k = i; k < end && can; k++) {
             operation *o = &f->forward[k];
-            o->keeps = cost_of(f, o)->flags & MS__OP_VIEW || is_cast(f, o) ? 0 : keeps;
+            o->keeps = cost_of(f, o)->flags & MS__OP_VIEW ? 0 : keeps;
         }
     }
 }
@@ -306,6 +305,11 @@ static void note_dropped(const finder *f, int32_t unit, uint32_t key, int32_t re
     link_key(&f->out->first_dropped[released], f->out->next_dropped, key);
 }
 
+/* A cast of a parameter, by autocast in a function that the executor sees. Autocast holds it until it ends. */
+static bool is_cast_of_operand(const ms__step *step, uint32_t maker, uint32_t key) {
+    return ms__step_cost_keeps(cost_at(step, maker)) != 0 && is_cast_to(step, maker, key);
+}
+
 /* What only the unit's own backward needs: the recomputed variant frees it while the unit runs. */
 static void find_moved_of(const finder *f, ms__visit *visit, uint32_t *n_moved) {
     const ms__step *step = f->step;
@@ -320,8 +324,7 @@ static void find_moved_of(const finder *f, ms__visit *visit, uint32_t *n_moved) 
         if (ms__step_key_bytes(step, key) < MS_OFFLOAD_LEAST_BYTES) continue;
         int32_t released = step->split_keys[step->keys[key].split - 1].segment[MS__RECOMPUTED];
         if (released < 0 || !is_forward(&step->segments[released])) continue;
-        /* Casts of parameters are held until autocast ends. */
-        if (step->segments[released].unit < 0 && maker != NO_EVENT && is_cast_to(step, maker, key)) {
+        if (step->segments[released].unit < 0 && maker != NO_EVENT && is_cast_of_operand(step, maker, key)) {
             note_dropped(f, visit->unit, key, released);
         } else if (released == visit->forward) {
             f->out->moved[(*n_moved)++] = key;

@@ -60,11 +60,13 @@ static void drop_saved(model *m, layer *l) {
 }
 
 static void cast_weight(model *m) {
+    say(&m->s, MS_TRACE_FUNCTION, MS_KEEP_PRODUCTS, 0);
     compute(&m->s, "aten._to_copy.default");
     input(&m->s, 512, 512);
     output(&m->s, 512, 512);
     m->s.operands[m->s.n_operands - 1].element_bytes = 2;
     m->cast = take(&m->s, 2 * 512 * 512);
+    say(&m->s, MS_TRACE_FUNCTION, 0, -1);
 }
 
 static void forward(model *m) {
