@@ -35,11 +35,15 @@ from torch.utils.hooks import RemovableHandle
 import memscale
 import zoo
 from memscale import _core
+from memscale._base.vocabulary import ACTIONS
+from memscale._run import offloading
 
 # How a case is wrapped: as `memscale.wrap(model)` does by itself, with force_optimize in the mode AGGRESSIVE, with a
-# plan that recomputes every layer; and with a sample input.
+# plan that recomputes every layer; and with a sample input. What runs with everything recomputed runs with a mixture of
+# all actions, too.
 MODES = ("default", "aggressive", "everything")
 WITH_SAMPLE = (*MODES, "sample")
+MIXED = [action.identifier for action in ACTIONS if action.is_runnable]
 
 _PACKAGE = str(Path(memscale.__file__).parent)
 _PLAIN = (type(None), bool, int, complex, str, bytes, enum.Enum, range, slice, torch.dtype, torch.device, torch.Size)
@@ -312,6 +316,10 @@ class Training:
         forced = {"mode": "aggressive", "force_optimize": True} if self.mode == "aggressive" else {}
         config = memscale.Config(enable_logging=False, **forced)
         plan = zoo.recompute_plan(_model_of(target)) if self.mode == "everything" else None
+        if self.mode == "mixture":
+            model = _model_of(target)
+            offloading.OPTIONS["least_bytes"] = 1
+            plan = zoo.plan_of(model, random.Random(len(list(model.modules()))).choices(MIXED, k=23))
         try:
             memscale.wrap(target, config, sample_input=sample if self.mode == "sample" else None, plan=plan)
         except memscale.MemScaleError as error:
@@ -338,6 +346,7 @@ class Training:
         finally:
             handle.remove()
             _core.set_observer(None)
+            offloading.OPTIONS["least_bytes"] = _core.OFFLOAD_LEAST_BYTES
         return {"record": self.record, "left": left, "random": random_state()}
 
     def detach(self) -> None:
@@ -435,7 +444,7 @@ class Cases:
         self._parameters: list[Any] = []
 
     def add(self, name: str, case: Callable[[Training], Any], modes: tuple[str, ...] = MODES, **options: Any) -> None:
-        for mode in modes:
+        for mode in (*modes, *(["mixture"] if "everything" in modes else [])):
             run = functools.partial(check, case, mode, **options)
             self._parameters.append(pytest.param(run, id=f"{name}-{mode}"))
 
