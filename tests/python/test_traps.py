@@ -42,7 +42,7 @@ def step(model, x=None, backward=True, **kwargs):
     return loss.detach(), {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
 
 
-def test_keyword_only_inputs_get_their_random_numbers():
+def test_trap_6_keyword_only_inputs_get_their_random_numbers():
     class Keyword(Block):
         def forward(self, x, *, scale, extra):
             return super().forward(x) * scale + extra["shift"][0]
@@ -151,7 +151,7 @@ def test_evaluation_mode_between_forward_and_backward():
     both(Norm, run)
 
 
-def test_autocast_is_over_when_backward_runs(recomputed):
+def test_trap_6_autocast_is_over_when_backward_runs(recomputed):
     def run(model):
         torch.manual_seed(7)
         with torch.autocast("cpu", torch.bfloat16):
@@ -254,7 +254,7 @@ def test_views_and_odd_strides():
     both(Views, step)
 
 
-def test_key_value_cache_is_not_appended_twice():
+def test_trap_6_key_value_cache_is_not_appended_twice():
     model = zoo.everything_recomputed(zoo.llama().train())
     cache = type(zoo.llama().eval()(zoo.tokens(1, 2)).past_key_values)()
     out = model(zoo.tokens(1, 6), past_key_values=cache, use_cache=True)
@@ -291,7 +291,7 @@ def test_losses_with_and_without_the_cache_are_the_same():
         zoo.assert_same(*losses)
 
 
-def test_a_user_who_checkpoints_already():
+def test_trap_7_a_user_who_checkpoints_already():
     def make():
         model = zoo.make("gpt2")
         model.gradient_checkpointing_enable()
@@ -373,7 +373,7 @@ def test_torch_func_transforms():
     zoo.assert_same(*results)
 
 
-def test_torch_compile_of_a_wrapped_model():
+def test_trap_7_torch_compile_of_a_wrapped_model():
     model = zoo.everything_recomputed(chain(Block))
     compiled = torch.compile(model, backend="aot_eager")
     zoo.assert_same(step(chain(Block))[0].shape, step(compiled)[0].shape)
