@@ -8,7 +8,6 @@
 #define NO_EVENT UINT32_MAX
 #define HOST_ALIGN 512 /* of tensors in host memory */
 #define MAX_BEFORE 64  /* operations of a recomputation before its forward: what puts buffers back */
-#define MAX_NODE 4096  /* events of a node of backward */
 #define COMPARED (MS__OP_ALL & ~(uint32_t)(MS__OP_REPEATED | MS__OP_TENSOR * MS__OP_MAX_TENSORS))
 
 /* An operation of the recomputed variant. */
@@ -25,6 +24,8 @@ typedef struct finder {
     int32_t *first_segment, *last_segment; /* of a unit */
     int32_t *next_segment;                 /* of the same unit */
     uint32_t *released[MS__N_VARIANTS];    /* key -> the event that releases it, or NO_EVENT */
+    uint32_t *node[MS__N_VARIANTS];        /* key -> the event after the release before that one: where the node of
+                                            * backward begins that ends with it */
     operation *forward, *repeated;         /* of one unit */
     uint32_t *runs;                        /* where its recomputations begin, among the repeated ones */
     int32_t *visits;                       /* of one unit */
@@ -91,14 +92,25 @@ static bool is_saved(const ms__step *step, uint32_t key) {
 
 /* ---- Which operations a recomputation repeats ---- */
 
+static void find_releases_in(const finder *f, const ms__segment *s, int variant) {
+    uint32_t first = s->first[variant], node = first, after_last = first;
+    bool was_release = false;
+    for (uint32_t e = first; e < first + s->n[variant]; e++) {
+        bool is_release = f->step->events[e].kind == MS__RELEASE;
+        if (is_release && !was_release) node = after_last;
+        if (is_release) {
+            f->released[variant][f->step->events[e].index] = e;
+            f->node[variant][f->step->events[e].index] = node;
+            after_last = e + 1;
+        }
+        was_release = is_release;
+    }
+}
+
 static void find_releases(const finder *f) {
     for (int v = 0; v < MS__N_VARIANTS; v++) {
         memset(f->released[v], 0xff, f->step->n_keys * sizeof *f->released[v]);
-        for (uint32_t i = 0; i < f->step->n_segments; i++) {
-            const ms__segment *s = &f->step->segments[i];
-            for (uint32_t e = s->first[v]; e < s->first[v] + s->n[v]; e++)
-                if (f->step->events[e].kind == MS__RELEASE) f->released[v][f->step->events[e].index] = e;
-        }
+        for (uint32_t i = 0; i < f->step->n_segments; i++) find_releases_in(f, &f->step->segments[i], v);
     }
 }
 
@@ -214,16 +226,18 @@ static bool outlives(const finder *f, uint32_t key, uint32_t event) {
     return released != NO_EVENT && released >= event;
 }
 
-/* A tensor of forward is held from its release on until the tensor of `with` is released, or its twin, if backward
- * needs that; or, if there is neither, until the end of the segment. */
-static void keep(const finder *f, uint32_t key, const operation *again, uint32_t with, uint32_t keeps) {
+/* A tensor of forward is held from its release on: until the tensor that takes its place in the recomputation is
+ * released, or until the recomputation is over, if backward does not need that. */
+static void keep(const finder *f, uint32_t key, uint32_t twin, const operation *again, uint32_t over) {
     ms__changes *c = f->out;
+    uint32_t keeps = f->forward[again->partner].keeps;
     int32_t unit = f->step->segments[again->segment].unit;
     c->kept[key] = (uint8_t)keeps;
     c->maker[key] = unit;
     for (uint32_t k = 1; k <= MS_KEEP_ALL; k++)
         if (ms__is_spared((uint8_t)keeps, k)) c->units[unit].kept_bytes[k] += ms__step_key_bytes(f->step, key);
-    link_key(with == NO_EVENT ? &c->first_last[again->segment] : &c->first_after[with], c->next_kept, key);
+    int32_t *first = over < again->end ? &c->first_over[over] : &c->first_last[again->segment];
+    link_key(outlives(f, twin, over) ? &c->first_after[twin] : first, c->next_kept, key);
 }
 
 static void spare(const finder *f, const operation *o, uint32_t keeps) {
@@ -235,37 +249,24 @@ static void spare(const finder *f, const operation *o, uint32_t keeps) {
         if (f->step->events[e].kind != MS__RELEASE) f->out->spared[e] = (uint8_t)keeps;
 }
 
-/* The first tensor that the operation allocates and that outlives the recomputation; `later` if there is none. */
-static uint32_t first_survivor(const finder *f, const operation *o, uint32_t over, uint32_t later) {
-    for (uint32_t e = first_allocation(f, o); e != NO_EVENT; e = next_allocation(f, o, e))
-        if (outlives(f, f->step->events[e].index, over)) return f->step->events[e].index;
-    return later;
-}
-
-/* A repeated operation, whose recomputation is over at event `over`; `later`: the first tensor that is allocated after
- * it and outlives that. */
-static void note_repeated(const finder *f, const operation *again, uint32_t over, uint32_t later) {
+/* A repeated operation, whose recomputation is over at event `over`. */
+static void note_repeated(const finder *f, const operation *again, uint32_t over) {
     const operation *first = again->partner == NO_EVENT ? NULL : &f->forward[again->partner];
     if (first == NULL || first->keeps == 0) return;
     bool is_result = cost_of(f, first)->flags & MS__OP_RESULT;
     uint32_t a = first_allocation(f, first), b = first_allocation(f, again);
     spare(f, again, first->keeps);
     for (; a != NO_EVENT; a = next_allocation(f, first, a), b = next_allocation(f, again, b)) {
-        uint32_t key = f->step->events[a].index, twin = f->step->events[b].index;
-        if (!is_saved(f->step, key) && !is_result) continue;
-        keep(f, key, again, outlives(f, twin, over) ? twin : later, first->keeps);
+        uint32_t key = f->step->events[a].index;
+        if (is_saved(f->step, key) || is_result) keep(f, key, f->step->events[b].index, again, over);
     }
 }
 
 static void note_run(const finder *f, uint32_t run) {
-    uint32_t first = f->runs[run], end = f->runs[run + 1], later = NO_EVENT;
-    const operation *last = &f->repeated[end - 1];
+    const operation *last = &f->repeated[f->runs[run + 1] - 1];
     uint32_t over = last->event + 1;
     while (over < last->end && f->step->events[over].kind != MS__OPERATION) over++;
-    for (uint32_t i = end; i-- > first;) {
-        note_repeated(f, &f->repeated[i], over, later);
-        later = first_survivor(f, &f->repeated[i], over, later);
-    }
+    for (uint32_t i = f->runs[run]; i < f->runs[run + 1]; i++) note_repeated(f, &f->repeated[i], over);
 }
 
 /* The calls of a unit must be alike: then it is known which recomputation belongs to which. */
@@ -281,26 +282,10 @@ static void find_kept(finder *f, int32_t unit) {
 
 /* ---- Offloading ---- */
 
-/* The node of backward that ends with this release begins after the release before it. */
-static uint32_t begin_of_node(const ms__step *step, uint32_t first, uint32_t release) {
-    uint32_t e = release, least = release > MAX_NODE ? release - MAX_NODE : 0;
-    least = first > least ? first : least;
-    while (e > least && step->events[e - 1].kind == MS__RELEASE) e--;
-    while (e > least && step->events[e - 1].kind != MS__RELEASE) e--;
-    return e;
-}
-
-static void note_made_again(const finder *f, uint32_t key) {
-    const ms__step *step = f->step;
-    int32_t at = step->split_keys[step->keys[key].split - 1].segment[MS__PLAIN];
-    uint32_t e = begin_of_node(step, step->segments[at].first[MS__PLAIN], f->released[MS__PLAIN][key]);
-    link_key(&f->out->first_made[e], f->out->next_made, key);
-}
-
 static void note_dropped(const finder *f, int32_t unit, uint32_t key, int32_t released) {
     f->out->dropped_in[key] = released;
     f->out->maker[key] = unit;
-    note_made_again(f, key);
+    link_key(&f->out->first_made[f->node[MS__PLAIN][key]], f->out->next_made, key);
     f->out->units[unit].dropped_bytes += ms__step_key_bytes(f->step, key);
     link_key(&f->out->first_dropped[released], f->out->next_dropped, key);
 }
@@ -392,11 +377,13 @@ static ms_status open_finder(finder *f, ms__arena *arena, ms__arena *scratch) {
         MS__ARRAY(c->maker, keys), MS__ARRAY(c->first_after, keys), MS__ARRAY(c->first_last, segments),
         MS__ARRAY(c->next_kept, keys), MS__ARRAY(c->visits, segments), MS__ARRAY(c->visit_of, segments),
         MS__ARRAY(c->moved, keys), MS__ARRAY(c->dropped_in, keys), MS__ARRAY(c->first_dropped, segments),
-        MS__ARRAY(c->next_dropped, keys), MS__ARRAY(c->first_made, events), MS__ARRAY(c->next_made, keys));
+        MS__ARRAY(c->next_dropped, keys), MS__ARRAY(c->first_made, events), MS__ARRAY(c->next_made, keys),
+        MS__ARRAY(c->first_over, events));
     if (status == MS_OK)
         status = ms__arena_arrays(scratch, MS__ARRAY(f->first_segment, step->n_units),
                                   MS__ARRAY(f->last_segment, step->n_units), MS__ARRAY(f->next_segment, segments),
                                   MS__ARRAY(f->released[MS__PLAIN], keys), MS__ARRAY(f->released[MS__RECOMPUTED], keys),
+                                  MS__ARRAY(f->node[MS__PLAIN], keys), MS__ARRAY(f->node[MS__RECOMPUTED], keys),
                                   MS__ARRAY(f->forward, events), MS__ARRAY(f->repeated, events),
                                   MS__ARRAY(f->runs, events + 1), MS__ARRAY(f->visits, segments));
     if (status != MS_OK) return status;
@@ -406,6 +393,7 @@ static ms_status open_finder(finder *f, ms__arena *arena, ms__arena *scratch) {
     fill(c->visit_of, segments);
     fill(c->first_dropped, segments);
     fill(c->first_made, events);
+    fill(c->first_over, events);
     return MS_OK;
 }
 

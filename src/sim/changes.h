@@ -45,7 +45,8 @@ typedef struct ms__changes {
     uint8_t *kept;        /* key -> enum ms_keep: held beyond its release, if its unit keeps that */
     int32_t *maker;       /* key -> the unit whose forward allocates it, or MS__NOBODY */
     int32_t *first_after; /* key -> the first kept key that goes when it is released, or MS__NOBODY */
-    int32_t *first_last;  /* segment -> the first kept key that goes at its end, or MS__NOBODY */
+    int32_t *first_over;  /* event of backward -> the first one that goes before it: a recomputation is over there */
+    int32_t *first_last;  /* segment -> the first one that goes at its end */
     int32_t *next_kept;   /* key -> the next of the same list, or MS__NOBODY */
     /* Offloading. */
     ms__visit *visits;   /* in the order of forward */

@@ -102,7 +102,8 @@ ms_status ms__find_needs(const ms_simulation_request *request, const ms__sim_bas
     sizes.flags &= ~(uint32_t)MS_SIMULATE_ALLOCATOR;
     ms_status status = play(&sizes, basis, 0, &out->played);
     if (status != MS_OK) return status;
-    out->needed_bytes = out->peak_bytes = highest_peak(&out->played);
+    out->peak_bytes = highest_peak(&out->played);
+    out->needed_bytes = ms__max(out->peak_bytes, out->played.needed_bytes); /* of the step that compares, too */
     if (!ms__has_blocks(step.device, step.flags) || out->peak_bytes > most_bytes) return MS_OK;
     bool played = is_played(&step);
     status =

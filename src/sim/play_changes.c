@@ -46,8 +46,9 @@ ms_status ms__changes_open(ms__player *p, ms__arena *arena, const ms__sim_basis 
         if (status != MS_OK) return status;
         p->changes = own;
     }
-    ms_status status = ms__arena_arrays(arena, MS__ARRAY(p->kept, p->step->n_keys),
-                                        MS__ARRAY(p->offloaded, (size_t)p->changes->n_visits));
+    ms_status status =
+        ms__arena_arrays(arena, MS__ARRAY(p->kept, p->step->n_keys), MS__ARRAY(p->compared, p->step->n_keys),
+                         MS__ARRAY(p->offloaded, (size_t)p->changes->n_visits));
     if (status == MS_OK) find_offloaded(p);
     return status;
 }
@@ -74,12 +75,25 @@ enum ms__role ms__changes_role(const ms__player *p, int32_t unit, uint32_t event
     return ms__is_spared(p->changes->spared[event], keeps) ? MS__ROLE_SPARED : MS__ROLE_KEEPER;
 }
 
+/* All that a function makes is there until its result was compared. */
 ms_status ms__changes_play_spared(ms__player *p, const ms__step_event *event, int64_t segment) {
     if (p->n_steps > 1) return MS_OK;
-    bool is_scratch = event->kind == MS__SCRATCH;
-    int64_t n_bytes = is_scratch ? p->scratch_bytes[event->index] : ms__step_key_bytes(p->step, event->index);
-    if (!is_scratch && ms__player_on_gpu(p)) n_bytes += n_bytes / 2; /* comparing makes a flag for each element */
-    return ms__player_take_transient(p, n_bytes, segment);
+    if (event->kind == MS__SCRATCH) return ms__player_take_transient(p, p->scratch_bytes[event->index], segment);
+    if (event->kind != MS__ALLOCATE || p->blocks[event->index] != MS__NOT_THERE) return MS_OK;
+    p->compared[p->n_compared++] = event->index;
+    return ms__player_take(p, event->index, segment);
+}
+
+/* Comparing makes a flag for each element, on a GPU. */
+ms_status ms__changes_end_comparison(ms__player *p, int64_t segment) {
+    ms_status status = MS_OK;
+    while (p->n_compared > 0 && status == MS_OK) {
+        uint32_t key = p->compared[--p->n_compared];
+        int64_t n_flags = ms__player_on_gpu(p) ? ms__step_key_bytes(p->step, key) / 2 : 0;
+        if (n_flags > 0) status = ms__player_take_transient(p, n_flags, segment);
+        if (status == MS_OK) status = ms__player_give(p, key);
+    }
+    return status;
 }
 
 static bool is_kept(const ms__player *p, uint32_t key) {
@@ -170,8 +184,8 @@ static ms_status begin_backward(ms__player *p, int32_t v, int64_t segment) {
 }
 
 ms_status ms__changes_begin_event(ms__player *p, uint32_t event, int64_t segment) {
-    ms_status status = MS_OK;
     if (p->changes == NULL) return MS_OK;
+    ms_status status = end_kept(p, p->changes->first_over[event]);
     for (int32_t k = p->changes->first_made[event]; k >= 0 && status == MS_OK; k = p->changes->next_made[k])
         if (is_dropped(p, (uint32_t)k)) status = ms__player_take(p, (uint32_t)k, segment);
     return status;
@@ -195,10 +209,12 @@ static ms_status drop_casts(ms__player *p, int64_t index) {
 ms_status ms__changes_end_segment(ms__player *p, int64_t index) {
     if (p->changes == NULL) return MS_OK;
     uint32_t phase = p->step->segments[index].phase;
-    if (phase == MS_PHASE_BACKWARD) return end_kept(p, p->changes->first_last[index]);
+    ms_status status = ms__changes_end_comparison(p, index);
+    if (phase == MS_PHASE_BACKWARD && status == MS_OK) return end_kept(p, p->changes->first_last[index]);
+    if (status != MS_OK) return status;
     if (phase != MS_PHASE_FORWARD && phase != MS_PHASE_LOSS) return MS_OK;
     int32_t v = p->changes->visit_of[index];
-    ms_status status = v < 0 ? MS_OK : end_forward(p, v);
+    status = v < 0 ? MS_OK : end_forward(p, v);
     return status == MS_OK ? drop_casts(p, index) : status;
 }
 

@@ -48,7 +48,9 @@ typedef struct ms__player {
     bool *is_accumulated; /* key -> does the step say when that is done? If not, the next operation does it */
     uint32_t *brief;      /* the gradients with an addend that lives until the next operation */
     uint32_t n_brief;
-    uint8_t *kept;            /* key -> how far it is (play_changes.c); NULL without changes */
+    uint8_t *kept;      /* key -> how far it is (play_changes.c); NULL without changes */
+    uint32_t *compared; /* keys of results that are computed to be compared */
+    uint32_t n_compared;
     ms__offloaded *offloaded; /* by visit; NULL without changes */
     int n_steps;              /* that were played: in the first nothing is kept, in the second results are compared */
     int64_t parts[MS_N_CATEGORIES];
@@ -113,6 +115,9 @@ enum ms__role ms__changes_role(const ms__player *p, int32_t unit, uint32_t event
 
 /* Such an event, other than an operation. */
 ms_status ms__changes_play_spared(ms__player *p, const ms__step_event *event, int64_t segment);
+
+/* The function is over whose events these were. */
+ms_status ms__changes_end_comparison(ms__player *p, int64_t segment);
 
 /* In place of ms__player_give(): the events release the key here. */
 ms_status ms__changes_release(ms__player *p, uint32_t key);

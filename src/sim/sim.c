@@ -56,6 +56,10 @@ static ms_status play_event(ms__player *p, const ms__segment *segment, int64_t i
     enum ms__role role = ms__changes_role(p, segment->unit, (uint32_t)(event - p->step->events));
     if (is_skipped(p, segment, event)) return MS_OK;
     if (role == MS__ROLE_SPARED && event->kind != MS__OPERATION) return ms__changes_play_spared(p, event, index);
+    if (role != MS__ROLE_SPARED && event->kind == MS__OPERATION && p->n_compared > 0) {
+        ms_status status = ms__changes_end_comparison(p, index);
+        if (status != MS_OK) return status;
+    }
     switch (event->kind) {
     case MS__ALLOCATE:
         return ms__player_take(p, event->index, index);

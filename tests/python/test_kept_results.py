@@ -620,3 +620,34 @@ def test_queries_keys_and_values_share_the_cast_of_their_input():
         loss.backward()
     # of a layer: its input once, and three weights
     assert count.of("_to_copy") - plain_count.of("_to_copy") <= 5 * (1 + 3 + 1)
+
+
+def test_a_query_without_a_history_that_attention_scales():
+    """What attention's own operations make of it is no cast by autocast, even if it was equal to one."""
+
+    class Positional(nn.Module):
+        scale = 1.0
+
+        def __init__(self):
+            super().__init__()
+            self.k, self.o = nn.Linear(64, 64), nn.Linear(128, 64)
+            self.register_buffer("q", torch.randn(1, 1, 32, 64))
+
+        def forward(self, x):
+            keys = self.k(x).unsqueeze(1)
+            q = self.q.to(x.dtype).expand(x.shape[0], 1, 32, 64).contiguous()
+            y = nnf.scaled_dot_product_attention(q, keys, torch.cat((keys, keys), -1), scale=Positional.scale)
+            return x + self.o(y.sin()).mean((1, 2))[:, None]
+
+    def run(model, _):
+        found = []
+        for n in range(6):
+            Positional.scale = 1.0 if n < 3 else 0.3
+            x = zoo.floats(4, 8, 64).bfloat16().requires_grad_()
+            model(x).float().square().sum().backward()
+            found.append(gradients(model))
+            model.zero_grad()
+        return found
+
+    plain, model = chain(Positional).bfloat16(), chain(Positional).bfloat16()
+    zoo.assert_same(run(plain, None), run(zoo.wrap_with(model, ["recompute_except_both"]), None))

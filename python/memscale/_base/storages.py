@@ -28,6 +28,11 @@ def _note_stream(storage: torch.UntypedStorage) -> None:
         whole.record_stream(torch.cuda.current_stream(storage.device))
 
 
+def _autocast_dtype(tensor: torch.Tensor) -> torch.dtype | None:
+    kind = tensor.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+
+
 def _count_users(storage: torch.UntypedStorage) -> int:
     count = getattr(torch._C, "_storage_Use_Count", None)  # torch 2.4 to 2.7 have it in builds with CUDA
     return 0 if count is None else count(storage._cdata)
@@ -76,8 +81,11 @@ def _view_again(
 
 
 def _with_history(tensor: torch.Tensor) -> torch.Tensor:
+    """The graph of a recomputation holds this history for long, so the memory is only that of the result itself."""
     leaf = tensor.detach().requires_grad_()
-    return leaf.view_as(leaf)
+    result = leaf.view_as(leaf)
+    leaf.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    return result
 
 
 def _pop_mode(mode: Any) -> None:
@@ -116,6 +124,7 @@ BINDINGS = {
     "new_storage": _new_storage,
     "view_of": _view_of,
     "note_stream": _note_stream,
+    "autocast_dtype": _autocast_dtype,
     "count_users": _count_users,
     "raw_stream": getattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0),
     "cast_node_type": type(torch.zeros(1, requires_grad=True).to(torch.float64).grad_fn),

@@ -46,6 +46,7 @@
     X(new_storage)          /* (bytes, device) -> a storage */                                                         \
     X(view_of)              /* (storage, dtype, shape, stride, offset) -> a tensor on it */                            \
     X(note_stream)          /* (storage): the current stream uses it, and another one made it */                       \
+    X(autocast_dtype)       /* (tensor) -> what autocast casts to where it is, or None: it is off */                   \
     X(count_users)          /* (storage) -> how many hold it; always the same if torch does not tell */                \
     X(raw_stream)           /* (index of a GPU) -> its current stream as a number */                                   \
     X(cast_node_type)       /* the type of grad_fn of a tensor that is a cast */                                       \

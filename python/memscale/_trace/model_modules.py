@@ -83,7 +83,9 @@ def _reaches_compiled(functions: list[types.FunctionType]) -> bool:
 
 
 def _named_by(function: types.FunctionType) -> Iterator[types.FunctionType]:
-    """The functions among the globals that its code names, and those of modules that it names."""
+    """The functions among the globals that its code names, those of modules that it names, and those it closes over."""
+    cells = [cell.cell_contents for cell in function.__closure__ or () if cell != types.CellType()]
+    yield from (value for value in cells if isinstance(value, types.FunctionType))
     names = set(_names_in(function.__code__))
     for name in names:
         value = function.__globals__.get(name)

@@ -65,25 +65,26 @@ TEST(products_are_held) {
     CHECK_EQ_INT(products.ends[products.n - 1], whole.ends[whole.n - 1]);
 }
 
-/* In the backward of the only layer: the mask's node frees M, and with it Q, which the recomputation alone needed. */
-TEST(they_go_when_nothing_can_ask_for_them) {
+/* P goes with the tensor that takes its place in backward; Q, which the recomputation alone needs, when that is over.
+ */
+TEST(they_go_when_they_were_used) {
     ms_profile *profile = layered_profile(1, NOTHING);
     const ms__step *step = profile->step;
     ms__arena arena = {0};
     ms__changes changes;
     CHECK_STATUS(ms__changes_make(&arena, step, &changes), MS_OK);
-    int n_after = 0, n_kept = 0;
+    int n_after = 0, n_kept = 0, n_over = 0;
     for (uint32_t k = 0; k < step->n_keys; k++) {
         n_kept += changes.kept[k] != 0;
-        for (int32_t other = changes.first_after[k]; other >= 0; other = changes.next_kept[other]) {
-            int64_t with = ms__step_key_bytes(step, k), bytes = ms__step_key_bytes(step, (uint32_t)other);
-            CHECK_EQ_INT(bytes, MIB);
-            CHECK(with == MIB || with == MIB / 2); /* P goes with its own twin, Q with the mask's */
-            n_after++;
-        }
+        for (int32_t other = changes.first_after[k]; other >= 0; other = changes.next_kept[other], n_after++)
+            CHECK_EQ_INT(ms__step_key_bytes(step, k), ms__step_key_bytes(step, (uint32_t)other));
     }
+    for (uint32_t e = 0; e < step->n_events; e++)
+        for (int32_t other = changes.first_over[e]; other >= 0; other = changes.next_kept[other], n_over++)
+            CHECK_EQ_INT(step->events[e].kind, MS__OPERATION); /* the first one after it */
     CHECK_EQ_INT(n_kept, 2);
-    CHECK_EQ_INT(n_after, 2);
+    CHECK_EQ_INT(n_after, 1);
+    CHECK_EQ_INT(n_over, 1);
     CHECK_EQ_INT(changes.units[0].kept_bytes[MS_KEEP_PRODUCTS], 2 * MIB);
     CHECK_EQ_INT(changes.units[0].kept_bytes[MS_KEEP_ATTENTION], 0);
     ms__arena_free(&arena);
@@ -223,7 +224,7 @@ TEST(a_step_that_was_only_seen_kept) {
     ms_profile_destroy(profile);
 }
 
-SUITE(changes, CASE(products_are_held), CASE(they_go_when_nothing_can_ask_for_them), CASE(they_are_not_computed_again),
+SUITE(changes, CASE(products_are_held), CASE(they_go_when_they_were_used), CASE(they_are_not_computed_again),
       CASE(what_is_not_kept), CASE(the_first_step_is_a_check), CASE(tensors_leave), CASE(tensors_come_back),
       CASE(kept_layers_fetch_for_others), CASE(copies_take_time), CASE(casts_are_made_again),
       CASE(a_step_that_was_only_seen_kept));

@@ -13,7 +13,8 @@
  *   - The first time, it is computed as well, and all of it is compared bit for bit (Unit.trusts). What differs is not
  *     kept any more. What was compared has a fingerprint: the functions so far with the types of their operands, and
  *     the rules. Another one is compared again.
- *   - A result dies when nothing that was saved after it can be asked for any more.
+ *   - A result dies when it was used, with the first recomputation, or when nothing that was saved after it can be
+ *     asked for any more.
  */
 #include "recompute.h"
 
@@ -65,6 +66,7 @@ struct core_kept {
     PyObject *uncast, *cast; /* owned: the operand that was cast last in this recomputation, parameters aside, and a
                               * view of its cast */
     PyObject *now;           /* owned list: operands of the function that runs in forward; NULL: it is not to be kept */
+    PyObject *autocast; /* owned: the type that its operands are cast to, or None. While it runs torch does not tell */
 };
 
 core_kept *core_kept_new(unsigned keeps) {
@@ -97,6 +99,7 @@ void core_kept_free(core_kept *self) {
     for (Py_ssize_t i = 0; i < self->n; i++) release(&self->results[i]);
     PyMem_Free(self->results);
     Py_CLEAR(self->now);
+    Py_CLEAR(self->autocast);
     core_kept_end(self);
     PyMem_Free(self);
 }
@@ -291,6 +294,13 @@ static kept_result *add_result(core_kept *self) {
     return &self->results[self->n++];
 }
 
+static int note_autocast(core_state *state, core_kept *self, PyObject *tensor) {
+    PyObject *old = self->autocast;
+    self->autocast = PyObject_CallFunctionObjArgs(state->autocast_dtype, tensor, NULL);
+    Py_XDECREF(old);
+    return self->autocast == NULL ? -1 : 0;
+}
+
 int core_kept_open(core_state *state, core_kept *self, PyObject *function, PyObject *args, PyObject *kwargs,
                    Py_ssize_t n_saved) {
     kept_result *r = add_result(self);
@@ -304,6 +314,7 @@ int core_kept_open(core_state *state, core_kept *self, PyObject *function, PyObj
     int can = tensors == NULL ? 0 : 1;
     if (can == 1 && describe_operands(state, r, tensors) < 0) can = cannot_tell();
     mix_call(self, r);
+    if (can == 1) can = note_autocast(state, self, PyList_GetItem(tensors, 0)) < 0 ? -1 : 1;
     if (can == 1) can = note_generator(state, r, args, kwargs, tensors);
     if (can == 1)
         self->now = tensors;
@@ -312,20 +323,13 @@ int core_kept_open(core_state *state, core_kept *self, PyObject *function, PyObj
     return can < 0 ? -1 : 0;
 }
 
-/* Autocast casts nothing but floating-point numbers: attention makes numbers of a mask. */
-static int are_floating(PyObject *a, PyObject *b) {
-    int first = core_is_true(PyObject_GetAttrString(a, "is_floating_point"));
-    return first == 1 ? core_is_true(PyObject_GetAttrString(b, "is_floating_point")) : first;
-}
-
 /* The only operand without a history that may have been cast to this; -1: none, or not the only one. One that is given
  * twice counts once. */
 static Py_ssize_t find_uncast(core_state *state, const kept_result *r, PyObject *tensors, const core_view *base) {
     Py_ssize_t found = -1;
     for (Py_ssize_t i = 0; i < r->n_operands; i++) {
         const core_view *view = &r->operands[i].view;
-        int can = view->dtype == base->dtype ? 0 : are_floating(view->dtype, base->dtype);
-        int same = can == 1 ? PyObject_RichCompareBool(view->shape, base->shape, Py_EQ) : can;
+        int same = view->dtype != base->dtype ? PyObject_RichCompareBool(view->shape, base->shape, Py_EQ) : 0;
         int has_history = same == 1 ? CORE_READ_BOOL(state, PyList_GetItem(tensors, i), requires_grad) : 1;
         if (same < 0 || has_history < 0) return -1;
         if (has_history || (found >= 0 && PyList_GetItem(tensors, i) == PyList_GetItem(tensors, found))) continue;
@@ -335,13 +339,16 @@ static Py_ssize_t find_uncast(core_state *state, const kept_result *r, PyObject 
     return found;
 }
 
-/* The operand that autocast made this base of; -1, maybe with an exception. */
-static Py_ssize_t find_cast(core_state *state, const kept_result *r, PyObject *tensors, PyObject *base) {
+/* The operand that autocast made this base of; -1, maybe with an exception. Functions make other tensors without a
+ * history, too: attention makes numbers of a mask, and scales a query. */
+static Py_ssize_t find_cast(core_state *state, const core_kept *self, const kept_result *r, PyObject *base) {
+    PyObject *tensors = self->now;
     PyObject *node = CORE_READ(state, base, grad_fn);
     Py_ssize_t found = -1;
     if (node == Py_None) {
         core_view view = {0};
-        if (core_view_read(state, base, &view) == 0) found = find_uncast(state, r, tensors, &view);
+        int status = core_view_read(state, base, &view);
+        if (status == 0 && view.dtype == self->autocast) found = find_uncast(state, r, tensors, &view);
         core_view_clear(&view);
     } else if (node != NULL && Py_TYPE(node) == (PyTypeObject *)state->cast_node_type) {
         PyObject *number = PyObject_CallFunctionObjArgs(state->cast_operand, node, tensors, NULL);
@@ -371,13 +378,14 @@ static int find_view(core_state *state, const kept_result *r, PyObject *tensors,
     return 0;
 }
 
-static int find_rule(core_state *state, const kept_result *r, PyObject *tensors, PyObject *tensor, rule *out) {
-    int found = is_plain(state, tensor) ? find_view(state, r, tensors, tensor, out) : 0;
+static int find_rule(core_state *state, const core_kept *self, PyObject *tensor, rule *out) {
+    const kept_result *r = &self->results[self->n - 1];
+    int found = is_plain(state, tensor) ? find_view(state, r, self->now, tensor, out) : 0;
     if (found != 0) return found < 0 ? -1 : 0;
     PyObject *base = CORE_READ(state, tensor, _base);
     if (base == NULL) return -1;
     out->kind = RULE_CAST;
-    out->operand = find_cast(state, r, tensors, base == Py_None ? tensor : base);
+    out->operand = find_cast(state, self, r, base == Py_None ? tensor : base);
     Py_DECREF(base);
     if (out->operand >= 0) return 0;
     if (PyErr_Occurred()) return -1;
@@ -406,7 +414,7 @@ int core_kept_save(core_state *state, core_kept *self, PyObject *tensor) {
     if (self->now == NULL) return 0;
     kept_result *r = &self->results[self->n - 1];
     rule fresh = {0};
-    if (find_rule(state, r, self->now, tensor, &fresh) == 0 && add_rule(r, &fresh) == 0) return 0;
+    if (find_rule(state, self, tensor, &fresh) == 0 && add_rule(r, &fresh) == 0) return 0;
     core_view_clear(&fresh.view);
     Py_CLEAR(fresh.tensor);
     Py_CLEAR(self->now);

@@ -369,7 +369,7 @@ static int recompute(core_state *state, SavedTensors *self, int64_t task) {
     self->last = -1;
     if (self->kept != NULL) {
         core_kept_end(self->kept);
-        core_kept_release(self->kept, self->n_alive); /* for handles that died meanwhile */
+        core_kept_release(self->kept, 0); /* slots have what backward needs; another one computes all of it */
     }
     if (status == 0 && (self->failed || self->cursor <= last)) status = raise_short(state, self, last);
     if (status < 0) {
