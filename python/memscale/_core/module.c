@@ -72,9 +72,11 @@ static PyObject *bind(PyObject *module, PyObject *bindings) {
 #define NAME(name) #name,
         CORE_BOUND(NAME)
 #undef NAME
-#define NAME(name) "get_" #name,
+#define TEXT(token) #token
+#define NAME(name) TEXT(get_##name),
             CORE_TENSOR_ATTRIBUTES(NAME)
 #undef NAME
+#undef TEXT
     };
     PyObject **slots[] = {
 #define SLOT(name) &state->name,
