@@ -557,11 +557,23 @@ int core_kept_skip(core_state *state, const core_kept *self, const core_found *f
     return move_generator(state, &self->results[found->index]);
 }
 
+/* One and the same memory need not be compared. -1 with an exception. */
+static int same_memory(core_state *state, PyObject *a, PyObject *b, const core_view views[2]) {
+    int same = core_view_same(&views[0], &views[1]);
+    if (same != 1) return same;
+    int64_t id = core_storage_id_of(state, a);
+    same = id == core_storage_id_of(state, b);
+    return PyErr_Occurred() ? -1 : same;
+}
+
 static int same_tensors(core_state *state, PyObject *a, PyObject *b) {
     core_view views[2] = {{0}, {0}};
-    int same = core_view_read(state, a, &views[0]) < 0 || core_view_read(state, b, &views[1]) < 0 ? -1 : 1;
-    if (same == 1) same = PyObject_RichCompareBool(views[0].stride, views[1].stride, Py_EQ);
-    if (same == 1) same = core_is_true(PyObject_CallFunctionObjArgs(state->same_bits, a, b, NULL));
+    int status = core_view_read(state, a, &views[0]) < 0 || core_view_read(state, b, &views[1]) < 0 ? -1 : 0;
+    int same = status < 0 ? -1 : same_memory(state, a, b, views);
+    if (same == 0) {
+        same = PyObject_RichCompareBool(views[0].stride, views[1].stride, Py_EQ);
+        if (same == 1) same = core_is_true(PyObject_CallFunctionObjArgs(state->same_bits, a, b, NULL));
+    }
     core_view_clear(&views[0]);
     core_view_clear(&views[1]);
     return same;
