@@ -41,7 +41,7 @@ typedef struct ms__visit {
 typedef struct ms__changes {
     ms__unit_changes *units;
     /* Kept results. */
-    uint8_t *spared;      /* event -> enum ms_keep: it does not happen if its unit keeps that. NULL: none are */
+    uint8_t *spared;      /* event -> enum ms_keep: it does not happen if its unit keeps that */
     uint8_t *kept;        /* key -> enum ms_keep: held beyond its release, if its unit keeps that */
     int32_t *maker;       /* key -> the unit whose forward allocates it, or MS__NOBODY */
     int32_t *first_after; /* key -> the first kept key that goes when it is released, or MS__NOBODY */
@@ -61,7 +61,7 @@ typedef struct ms__changes {
 /* Its arrays belong to the arena. Errors: MS_E_NO_MEMORY. */
 ms_status ms__changes_make(ms__arena *arena, const ms__step *step, ms__changes *out);
 
-/* Of results that are kept (enum ms_keep): what they are called where both kinds are kept. */
+/* Does a unit that keeps `keeps` (enum ms_keep) keep all that `needs` names? `needs` 0: no unit keeps it. */
 static inline bool ms__is_spared(uint8_t needs, uint32_t keeps) { return needs != 0 && (needs & keeps) == needs; }
 
 #endif

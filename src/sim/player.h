@@ -107,7 +107,7 @@ void ms__changes_begin_step(ms__player *p, int n_steps);
 ms_status ms__changes_begin_segment(ms__player *p, int64_t index);
 ms_status ms__changes_end_segment(ms__player *p, int64_t index);
 
-/* Before an event: casts that it needs are made again. */
+/* Before an event: what is kept for a recomputation that is over goes, and casts that it needs are made again. */
 ms_status ms__changes_begin_event(ms__player *p, uint32_t event, int64_t segment);
 
 /* What an event is; MS__ROLE_SPARED: it does not happen. */
