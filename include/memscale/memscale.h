@@ -794,11 +794,12 @@ MS_API uint64_t ms_hash64(const void *data, size_t n_bytes, uint64_t seed);
 /* ---- Traces ---------------------------------------------------------------------------------------------------- */
 
 enum ms_trace_event_kind {
-    MS_TRACE_OP = 0,        /* a: the operation */
-    MS_TRACE_ALLOC = 1,     /* a: the storage, b: its bytes */
-    MS_TRACE_FREE = 2,      /* a: the storage */
-    MS_TRACE_UNIT = 3,      /* a: the unit that runs from now on, -1: none */
-    MS_TRACE_PHASE = 4,     /* a: the phase that begins */
+    MS_TRACE_OP = 0,    /* a: the operation */
+    MS_TRACE_ALLOC = 1, /* a: the storage, b: its bytes */
+    MS_TRACE_FREE = 2,  /* a: the storage; b: 1 if a node of backward frees it that lets go of what it saved while it
+                         * runs, as compiled code does; else 0 */
+    MS_TRACE_UNIT = 3,  /* a: the unit that runs from now on, -1: none */
+    MS_TRACE_PHASE = 4, /* a: the phase that begins */
     MS_TRACE_RECOMPUTE = 5, /* a: the unit that what follows recomputes, -1: none any more */
     MS_TRACE_SAVE = 6,      /* a: the storage that autograd saves for backward, -1: not on the device; b: the number of
                              * the save. Outside of recomputations saves are numbered 0, 1, 2, ...; within one, the

@@ -45,6 +45,7 @@ static bool is_in_range(const ms_trace *trace, const ms_trace_event *event) {
     case MS_TRACE_ALLOC:
         return event->a >= 0 && event->a < trace->n_storages && event->b >= 0 && event->b <= MAX_BYTES;
     case MS_TRACE_FREE:
+        return event->a >= 0 && event->a < trace->n_storages && (event->b == 0 || event->b == 1);
     case MS_TRACE_GRADIENT:
         return event->a >= 0 && event->a < trace->n_storages;
     case MS_TRACE_PHASE:

@@ -213,8 +213,9 @@ static bool is_kept_input(const derivation *d, int64_t storage) {
  * is known. */
 static void note_free(derivation *d, int64_t at) {
     int64_t s = d->trace->events[at].a, last_use = d->last_use[s], twin = d->twin[s];
+    bool is_let_go = d->trace->events[at].b != 0; /* by a node that holds no longer what it saved */
     if (is_repeated(d, s)) {
-        if (twin >= 0 && last_use != NONE) extend(d, twin, end_of_node(d, last_use, at));
+        if (twin >= 0 && last_use != NONE && !is_let_go) extend(d, twin, end_of_node(d, last_use, at));
         extend(d, s, at);
     } else if (is_kept_input(d, s) && last_use > d->last_save[s] && end_of_use(d, last_use) < at) {
         extend(d, s, end_of_use(d, last_use));

@@ -12,7 +12,7 @@ from torch import nn
 from .._settings import check_available
 from ..config import AsyncOffloadConfig, Config
 from ..errors import MemScaleError
-from .attachment import touched_modules
+from .attachment import COMPILED_CALL, touched_modules
 
 ASYNC_VARIABLE = "MEMSCALE_ASYNC_OFFLOAD"
 _TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off", ""}
@@ -38,10 +38,12 @@ def model_of(target: Any) -> nn.Module:
 def check_model(model: nn.Module) -> None:
     """Raise if this kind of model can never be wrapped."""
     name = type(model).__name__
-    if hasattr(model, "_orig_mod") and type(model).__module__.startswith("torch._dynamo"):
+    is_wrapped = hasattr(model, "_orig_mod") and type(model).__module__.startswith("torch._dynamo")
+    if is_wrapped or getattr(model, COMPILED_CALL, None) is not None:
         raise MemScaleError(
-            "this model went through torch.compile, whose graph fixes what is kept for backward. Wrap the plain model "
-            "(model._orig_mod) and train it without compiling, or use torch.compile's own activation memory budget"
+            "this model went through torch.compile as a whole, whose graph fixes what is kept for backward. "
+            f"{'Wrap model._orig_mod, and compile' if is_wrapped else 'Compile'} its layers one by one ('for layer in "
+            "layers: layer.compile()'), or use torch.compile's own activation memory budget"
         )
     if isinstance(model, torch.jit.ScriptModule):
         raise MemScaleError(

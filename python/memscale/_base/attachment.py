@@ -23,6 +23,7 @@ _HOOK_TABLES = {
 }
 _MISSING = object()
 
+COMPILED_CALL = "_compiled_call_impl"  # the attribute in which torch keeps what module.compile() made
 HANDLE = "_memscale_executor"  # the attribute of a wrapped model that holds its executor
 
 # Modules that an attachment has changed. A second attachment on top could not be undone in any order.
@@ -35,7 +36,7 @@ class _Touched:
     def __init__(self, module: nn.Module) -> None:
         self.module = module
         self.before: dict[str, Any] = {}  # instance attributes, as they were; _MISSING if there was none
-        self.hook_ids: set[int] = set()
+        self.hooks: list[Any] = []  # handles of those that we registered
 
     def set(self, name: str, value: Any) -> None:
         attributes = vars(self.module)
@@ -50,13 +51,12 @@ class _Touched:
                 plain.pop(name, None)
             elif name in plain:
                 plain[name] = value
+        ours = {handle.id for handle in self.hooks}
         for table, companions in _HOOK_TABLES.items():
             for name in (table, *companions):
                 hooks = plain.get(name)
-                if hooks and self.hook_ids.intersection(hooks):
-                    plain[name] = collections.OrderedDict(
-                        (key, hook) for key, hook in hooks.items() if key not in self.hook_ids
-                    )
+                if hooks and ours.intersection(hooks):
+                    plain[name] = collections.OrderedDict((key, hook) for key, hook in hooks.items() if key not in ours)
         return plain
 
 
@@ -116,7 +116,7 @@ class Attachment:
         def undo() -> None:
             if attributes.get(name) is not value:
                 return  # somebody else replaced our attribute: theirs stays, and ours has no effect any more
-            before = touched.before[name]
+            before = touched.before.get(name, value)
             if before is _MISSING:
                 del attributes[name]
             else:
@@ -133,16 +133,46 @@ class Attachment:
         shim = _make_forward(module, module.forward, run)
         self._set(self._touch(module), "forward", MethodType(shim, module))
 
+    def set_compiled_call(self, module: nn.Module, run: Callable[[tuple[Any, ...], dict[str, Any]], Any]) -> None:
+        """Let the call of a module that was compiled in place (``module.compile()``) go through ``run(args, kwargs)``.
+        Its forward is part of the compiled code, and stays as it was."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return run(args, kwargs)
+
+        self._restore(module, "forward")
+        for part in module.modules():
+            self._remove_hooks(part)
+        touched = self._touch(module)
+        touched.before.pop(COMPILED_CALL, None)  # it may have been compiled once more
+        self._set(touched, COMPILED_CALL, call)
+
+    def _restore(self, module: nn.Module, name: str) -> None:
+        """Put one attribute back."""
+        touched, attributes = self._touched.get(module), vars(module)
+        if touched is None or name not in touched.before:
+            return
+        before = touched.before.pop(name)
+        if before is _MISSING:
+            attributes.pop(name, None)
+        else:
+            attributes[name] = before
+
+    def _remove_hooks(self, module: nn.Module) -> None:
+        touched = self._touched.get(module)
+        while touched is not None and touched.hooks:
+            touched.hooks.pop().remove()
+
     def add_pre_hook(self, module: nn.Module, hook: Callable[..., Any]) -> None:
         """A forward pre-hook that runs before all others and sees keyword arguments."""
         handle = module.register_forward_pre_hook(hook, with_kwargs=True, prepend=True)
-        self._touch(module).hook_ids.add(handle.id)
+        self._touch(module).hooks.append(handle)
         self._undo.append(handle.remove)
 
     def add_post_hook(self, module: nn.Module, hook: Callable[..., Any]) -> None:
         """A forward hook that runs even when forward raises."""
         handle = module.register_forward_hook(hook, always_call=True)
-        self._touch(module).hook_ids.add(handle.id)
+        self._touch(module).hooks.append(handle)
         self._undo.append(handle.remove)
 
     def undo(self) -> None:

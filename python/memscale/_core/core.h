@@ -133,6 +133,7 @@
     X(_cdata)                                                                                                          \
     X(bring)                                                                                                           \
     X(has_compiled)                                                                                                    \
+    X(next_functions)                                                                                                  \
     X(passed)                                                                                                          \
     X(register_prehook)
 

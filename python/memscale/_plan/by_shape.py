@@ -19,6 +19,7 @@ from torch import nn
 from .. import _core
 from .._base.step_kinds import DEFAULT_OPTIMIZER, name_of
 from .._hw import devices
+from .._trace.model_modules import is_compiled
 from .._trace.profiling import Runs, trace_samples
 from .._trace.sample import Input, Sizes, at_sizes, resized, shape_of, sizes_of
 from .._trace.twin_optimizer import Optimizers, make_optimizer, signature_of
@@ -47,7 +48,11 @@ def why_not_static(model: nn.Module, config: Config) -> str:
     if len(places) != 1:
         return f"the model is on {len(places)} devices"
     kind = next(iter(places)).type
-    return "" if kind in ("cpu", "cuda") else f"the model is on the device '{kind}'"
+    if kind not in ("cpu", "cuda"):
+        return f"the model is on the device '{kind}'"
+    if config.use_empirical_fallback and is_compiled(model):
+        return "layers of the model go through torch.compile, which decides what they keep"
+    return ""
 
 
 class StepProfiler:

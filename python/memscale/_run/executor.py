@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import warnings
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,7 +20,14 @@ from torch import nn
 from .._base.attachment import HANDLE, Attachment
 from .._hw.memory import main_device
 from .._plan.by_shape import Planner, why_not_static
-from .._trace.model_modules import StepModule, find_flagged_units, param_bytes, step_module, takes_use_cache
+from .._trace.model_modules import (
+    StepModule,
+    find_flagged_units,
+    inside_compiled,
+    param_bytes,
+    step_module,
+    takes_use_cache,
+)
 from .._trace.profiling import NotAnalysedError
 from .._trace.sample import Sizes, sizes_of
 from .._trace.twin_optimizer import find_optimizers, is_fused, updates
@@ -27,9 +35,10 @@ from ..config import Config
 from ..errors import BudgetError, MemScaleError, MemScaleWarning
 from ..plans import Plan
 from ..profiles import Profile
+from .compilation import Compilation
 from .device_memory import DeviceMemory
 from .given import check_given
-from .handlers import HANDLERS, Parts, assign
+from .handlers import HANDLERS, Parts, assign, assign_one
 from .hooks import ForwardBegins, ForwardEnds, StepHook, UseCacheOff, may_hook, refuse_data_parallel
 from .messages import USE_CACHE_IS_OFF, WHAT_TO_DO, Messages, when_planned
 from .offloading import Offloading
@@ -79,6 +88,7 @@ class Executor:
         self._planned_for: tuple[Sizes, bool] | None = None  # sizes of inputs, and whether gradients were held
         self._failed_for: tuple[Sizes, bool] | None = None  # the same of a step that ran out of memory
         self._step_hook: StepHook | None = None
+        self._compilation = Compilation(model, self._units, self._attachment)
         self._foreign: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()  # of other models
 
     # Attaching and detaching
@@ -131,15 +141,22 @@ class Executor:
     def _attach_modules(self) -> None:
         self.attached = True
         for unit in self._units:
-            self._attachment.set_forward(unit.module, functools.partial(self.run_unit, unit))
+            unit.plain = unit.module.forward
+            self._attachment.set_forward(unit.module, self._shim_of(unit))
+        self._compilation.follow(self._shim_of)
+        inside = inside_compiled(self.model)
         for module in self.model.modules():
-            if takes_use_cache(module):
+            if takes_use_cache(module) and module not in inside:
                 self._attachment.add_pre_hook(module, UseCacheOff(self, module))
         self._attachment.set_attribute(self.model, "_replicate_for_data_parallel", refuse_data_parallel)
         for module in self._step.candidates:
-            self._attachment.add_pre_hook(module, ForwardBegins(self))
-            self._attachment.add_post_hook(module, ForwardEnds(self))
+            if module not in inside:
+                self._attachment.add_pre_hook(module, ForwardBegins(self))
+                self._attachment.add_post_hook(module, ForwardEnds(self))
         self._attachment.set_attribute(self.model, HANDLE, self)
+
+    def _shim_of(self, unit: Unit) -> Callable[..., Any]:
+        return functools.partial(self.run_unit, unit)
 
     def detach(self) -> None:
         """Put the model back as it was. Does nothing a second time."""
@@ -165,6 +182,7 @@ class Executor:
         if self._backward is not None:
             self._backward.release()
         self._attachment.undo()
+        self._compilation.forget()
         self._messages.close()
 
     # The plan
@@ -254,13 +272,9 @@ class Executor:
         """Run this step with every unit recomputed, and trace it meanwhile."""
         self._messages.once(when_planned(self._why_watched))
         self._is_watched = True
+        assign_one(self._units, "recompute" if self.config.enable_checkpointing else "keep")
         self._watching.begin(args, kwargs)
         self._device_memory.grow()
-        handler = HANDLERS["recompute"] if self.config.enable_checkpointing else None
-        for unit in self._units:
-            unit.handler = handler if unit.excluded is None else None
-            unit.put_inputs = None
-            unit.keeps = 0
 
     def _leave_watch(self) -> None:
         """If a watched step has failed, the plan is in force again, if there is one."""
@@ -299,6 +313,9 @@ class Executor:
         self._begin_step(module, args, kwargs)
 
     def _begin_step(self, module: nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._compilation.follow(self._shim_of):  # they were not compiled when they were analysed
+            self._why_watched = self._why_watched or why_not_static(self.model, self.config)
+            self._planner.forget()
         self._choose_plan(module, args, kwargs)
         self._device_memory.count_step()
         self._offloading.look()

@@ -112,9 +112,27 @@ def assign(units: Iterable[Unit], plan: Plan) -> None:
     n_near = 0
     for unit in units:
         row = rows[unit.name]
-        handler = HANDLERS[row.identifier] if unit.excluded is None else None
-        unit.handler = _NEAR.get(handler, handler) if n_near > 0 else handler
+        _set(unit, row.identifier, row.keeps)
+        if n_near > 0:
+            unit.handler = _NEAR.get(unit.handler, unit.handler)
         n_near = N_LEAVING if row.needs_link else n_near - 1
-        unit.put_inputs = None
-        unit.has_compiled = bool(row.keeps or row.needs_link) and calls_compiled(unit.module)
-        unit.keeps = 0 if unit.has_compiled else row.keeps
+
+
+def assign_one(units: Iterable[Unit], identifier: str) -> None:
+    """Let all of them run by one action, from their next forward on."""
+    for unit in units:
+        _set(unit, identifier)
+
+
+def _set(unit: Unit, identifier: str, keeps: int = 0) -> None:
+    unit.handler = HANDLERS[identifier] if unit.excluded is None else None
+    unit.put_inputs = None
+    unit.keeps = keeps
+    look_for_compiled((unit,))
+
+
+def look_for_compiled(units: Iterable[Unit]) -> None:
+    """Layers that call compiled code are recomputed as a whole: a function mode would become part of that code."""
+    for unit in units:
+        unit.has_compiled = unit.handler is not None and calls_compiled(unit.module)
+        unit.keeps = 0 if unit.has_compiled else unit.keeps

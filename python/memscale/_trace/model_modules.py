@@ -12,13 +12,14 @@ import threading
 import types
 import weakref
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import nn
 
 from .. import _core
+from .._base.attachment import COMPILED_CALL
 from .._hw.memory import tensor_bytes
 
 _LISTS = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
@@ -34,14 +35,32 @@ def _own_hash(module: nn.Module) -> int:
     return _core.hash64("\n".join(parts).encode())
 
 
+def _is_wrapped_compiled(module: nn.Module) -> bool:
+    """Is it what ``torch.compile(module)`` returned, or was only its forward compiled?"""
+    return type(module).__name__ == "OptimizedModule" or hasattr(module.forward, "_torchdynamo_orig_callable")
+
+
+def compiled_call(module: nn.Module) -> Callable[..., Any] | None:
+    """What a call of this module runs if it was compiled in place (``module.compile()``)."""
+    call: Callable[..., Any] | None = getattr(module, COMPILED_CALL, None)
+    return call
+
+
 def is_compiled(module: nn.Module) -> bool:
     """Does torch.compile run any of it?"""
-    return any(
-        getattr(part, "_compiled_call_impl", None) is not None
-        or type(part).__name__ == "OptimizedModule"
-        or hasattr(part.forward, "_torchdynamo_orig_callable")
-        for part in module.modules()
-    )
+    return any(compiled_call(part) is not None or _is_wrapped_compiled(part) for part in module.modules())
+
+
+def inside_compiled(model: nn.Module) -> set[nn.Module]:
+    """The modules whose call is part of compiled code: hooks on them would be compiled, too."""
+    found: set[nn.Module] = set()
+    for module in model.modules():
+        if compiled_call(module) is not None:
+            found.update(module.modules())
+        elif _is_wrapped_compiled(module):
+            found.update(module.modules())
+            found.discard(module)
+    return found
 
 
 def calls_compiled(module: nn.Module) -> bool:
@@ -55,7 +74,7 @@ def calls_compiled(module: nn.Module) -> bool:
 
 def _uses_flex_attention(module: nn.Module) -> bool:
     """transformers compiles it in a file of its own."""
-    return getattr(getattr(module, "config", None), "_attn_implementation", None) == "flex_attention"
+    return bool(_config_value(module, "_attn_implementation") == "flex_attention")
 
 
 _MAX_FUNCTIONS = 1000  # that are looked at for one class
@@ -110,7 +129,7 @@ def _is_compiled_function(value: types.FunctionType) -> bool:
 def _flags(module: nn.Module) -> int:
     if isinstance(module, torch.jit.ScriptModule):
         return _core.MODULE_OPAQUE  # compiled: it takes no shim, and neither does anything below
-    flags = 0
+    flags = _core.MODULE_OPAQUE if _is_wrapped_compiled(module) or compiled_call(module) is not None else 0
     if isinstance(module, _LISTS):
         flags |= _core.MODULE_LIST
     if "forward" in vars(module) or getattr(type(module), "forward", None) is not nn.Module.forward:

@@ -30,6 +30,7 @@ from .._base.vocabulary import BACKWARD, BUFFER, END, FORWARD, INPUT, LOSS, OPTI
 from .recorder import Recorder, Trace
 
 _DETACH = torch.ops.aten.detach.default
+_FUSED = "fused kernel"  # of compiled code
 _FIRST_RUN, _SECOND_RUN = 0, 1  # stages of a check (_core.Unit.on_check)
 
 
@@ -41,9 +42,17 @@ class WatchingRecorder(Recorder):
         self.is_paused = False
         self.has_backward = False  # one that came to its end
         self.error: Exception | None = None
+        self.has_fused = False  # is some of the code compiled?
         self._held: dict[int, int] = {}  # storages that a check holds, and by how many tensors
         self._ends: list[tuple[int, int]] = []  # where in the trace nothing else held a storage any more
         self._ended: set[int] = set()
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """torch.compile would give up on code that runs for the first time under a dispatch mode, for good."""
+        return True
+
+    is_infra_mode = ignore_compile_internals  # what older versions of torch ask
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = func(*args, **(kwargs or {}))
@@ -71,6 +80,8 @@ class WatchingRecorder(Recorder):
             torch.autograd.Variable._execution_engine.queue_callback(self._end_backward)
         elif self.in_backward and not is_backward:
             self.move_to(-1)
+        if self.has_fused:
+            self._note_fused(args)
         in_place = self._in_place(func, args, kwargs) if is_backward else None
         if in_place is not None:
             self._note_in_place(in_place, args, kwargs, output)
@@ -99,10 +110,31 @@ class WatchingRecorder(Recorder):
         if self.is_paused:
             return
         with self.guarded():
+            if self.has_fused:
+                self._note_fused((tensor,))
             super().note_save(call, index, tensor)
             if not self._recomputing and self.number(tensor) >= 0:
                 address = tensor.untyped_storage()._cdata
                 self._held[address] = self._held.get(address, 0) + 1
+
+    def note_gradients(self, inputs: tuple[torch.Tensor | None, ...], outputs: Any) -> None:
+        """A node of the graph has computed these."""
+        if not self.is_paused:
+            with self.guarded():
+                self._note_fused(inputs)
+
+    def _note_fused(self, values: Iterable[Any]) -> None:
+        """Compiled code runs kernels of its own past torch's dispatcher: they made what was not seen before. That they
+        read as much as they write is a guess."""
+        for tensor in values:
+            if isinstance(tensor, torch.Tensor) and not self._knows(tensor):
+                self._record(_FUSED, (tensor,), None, tensor)
+
+    def _knows(self, tensor: torch.Tensor) -> bool:
+        try:
+            return tensor.untyped_storage()._cdata in self._numbers
+        except (RuntimeError, NotImplementedError):
+            return True
 
     def _note_ends(self) -> None:
         for address, n in list(self._held.items()):
@@ -127,7 +159,16 @@ class WatchingRecorder(Recorder):
 
     def _note_death(self, index: int) -> None:
         if index not in self._ended:
-            super()._note_death(index)
+            self.trace.events.extend((_core.TRACE_FREE, index, int(self.has_fused and _is_fused_node_running())))
+
+
+def _is_fused_node_running() -> bool:
+    """Is it the backward of compiled code that runs? It lets go of what it saved while it runs."""
+    return _is_fused_node(torch._C._current_autograd_node())
+
+
+def _is_fused_node(node: Any) -> bool:
+    return type(node).__name__ == "CompiledFunctionBackward"
 
 
 class Watch:
@@ -145,6 +186,7 @@ class Watch:
         self.is_recording = self.is_over = False
         self._optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
         self._units = list(units)
+        self.recorder.has_fused = any(unit.has_compiled for unit in self._units)
         self._wanted = {id(p): p for p in model.parameters() if p.requires_grad}
         this = weakref.ref(self)  # torch's hooks keep nothing alive
         hooks = [
@@ -207,10 +249,17 @@ class Watch:
         try:
             output, problem, saved = call.run_checked(args, kwargs)
             are_released = problem is None
+            self._see_gradients(output)
         finally:
             with recorder.guarded():
                 recorder.settle_ends(are_released=are_released)
         return output, problem, saved
+
+    def _see_gradients(self, output: Any) -> None:
+        """Compiled code allocates past torch's dispatcher: its gradients are seen where they leave it."""
+        for tensor in _core.tensors_in(output):
+            if _is_fused_node(tensor.grad_fn):
+                tensor.grad_fn.register_hook(self.recorder.note_gradients)
 
     def end_forward(self) -> None:
         if not self.recorder.in_backward:

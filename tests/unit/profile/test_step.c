@@ -363,6 +363,7 @@ TEST(malformed_events) {
     check_event_refused(MS_TRACE_FREE, -1, 0);
     check_event_refused(MS_TRACE_FREE, kept.n_storages, 0);
     check_event_refused(MS_TRACE_FREE, kept.n_storages - 1, 0); /* before it is allocated */
+    check_event_refused(MS_TRACE_FREE, 0, 2);
     check_event_refused(MS_TRACE_UNIT, -2, 0);
     check_event_refused(MS_TRACE_UNIT, 2, 0);
     check_event_refused(MS_TRACE_PHASE, -1, 0);

@@ -145,6 +145,29 @@ TEST(what_a_node_saved_ends_with_the_node) {
     check_node(false);
 }
 
+/* Compiled code is one node, which lets go of what it saved while it runs. */
+TEST(what_compiled_code_lets_go_of_ends_at_once) {
+    begin();
+    use_both(0, -1);
+    int64_t s = take_both(1024);
+    save(&seen, s, 0);
+    give(&seen, s);
+    backward_both(0);
+    int64_t gradient = take_both(512);
+    mark_both(0);
+    int64_t r = take_seen(1024);
+    save(&seen, r, 0);
+    mark_both(-1);
+    use(&seen, gradient, r);
+    use(&wanted, gradient, s);
+    say(&seen, MS_TRACE_FREE, r, 1);
+    give(&wanted, s);
+    (void)take_both(2048);
+    give(&seen, gradient);
+    give(&wanted, gradient);
+    check_plain();
+}
+
 /* A gradient that stays tells nothing, even if nothing is freed after it. */
 TEST(what_a_node_saved_ends_before_a_gradient_that_stays) {
     begin();
@@ -520,11 +543,11 @@ TEST(changed_traces) {
 }
 
 SUITE(watched, CASE(saved_in_forward_until_backward_has_used_it), CASE(what_a_node_saved_ends_with_the_node),
-      CASE(what_a_node_saved_ends_before_a_gradient_that_stays), CASE(the_last_of_its_saves_counts),
-      CASE(a_save_that_is_not_recomputed_keeps_nothing), CASE(what_is_never_freed), CASE(preparations_are_left_out),
-      CASE(an_input_that_is_not_saved_ends_before_the_next_unit), CASE(an_input_that_is_saved_ends_with_its_last_use),
-      CASE(an_input_whose_use_is_not_seen_ends_as_it_does), CASE(an_input_that_others_hold_ends_as_it_does),
-      CASE(one_that_forward_made_at_the_same_place), CASE(one_that_forward_did_not_make),
-      CASE(later_optimizer_steps_make_no_state), CASE(optimizer_steps_that_are_known_stay),
-      CASE(one_trace_is_as_good_as_two), CASE(units_take_turns_as_they_were_seen), CASE(malformed_requests),
-      CASE(malformed_saves), CASE(changed_traces));
+      CASE(what_compiled_code_lets_go_of_ends_at_once), CASE(what_a_node_saved_ends_before_a_gradient_that_stays),
+      CASE(the_last_of_its_saves_counts), CASE(a_save_that_is_not_recomputed_keeps_nothing), CASE(what_is_never_freed),
+      CASE(preparations_are_left_out), CASE(an_input_that_is_not_saved_ends_before_the_next_unit),
+      CASE(an_input_that_is_saved_ends_with_its_last_use), CASE(an_input_whose_use_is_not_seen_ends_as_it_does),
+      CASE(an_input_that_others_hold_ends_as_it_does), CASE(one_that_forward_made_at_the_same_place),
+      CASE(one_that_forward_did_not_make), CASE(later_optimizer_steps_make_no_state),
+      CASE(optimizer_steps_that_are_known_stay), CASE(one_trace_is_as_good_as_two),
+      CASE(units_take_turns_as_they_were_seen), CASE(malformed_requests), CASE(malformed_saves), CASE(changed_traces));

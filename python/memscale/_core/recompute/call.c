@@ -448,6 +448,14 @@ int core_call_put_inputs(Call *self) {
     return self->away == NULL ? -1 : 0;
 }
 
+int core_call_note_graphs(core_state *state, Call *self, PyObject *args, PyObject *kwargs, PyObject *output) {
+    if (!self->unit->has_compiled) return 0;
+    PyObject *old = self->graphs;
+    self->graphs = core_graphs_between(state, args, kwargs, output);
+    Py_XDECREF(old);
+    return self->graphs == NULL ? -1 : 0;
+}
+
 /* `facts` is a copy: the unit's table may move while Python code runs. */
 static PyObject *run_first(core_state *state, Call *self, core_facts facts, PyObject *args, PyObject *kwargs) {
     self->in_place = facts.leaves_no_trace;
@@ -457,7 +465,9 @@ static PyObject *run_first(core_state *state, Call *self, core_facts facts, PyOb
     PyObject *lock = NULL;
     if (status < 0 || (facts.draws_random_numbers && take_random_lock(state, self, &lock) < 0)) return NULL;
     PyObject *result = run_and_note(state, self, &facts, args, kwargs);
-    if (result != NULL && core_call_put_inputs(self) < 0) Py_CLEAR(result);
+    if (result != NULL &&
+        (core_call_note_graphs(state, self, args, kwargs, result) < 0 || core_call_put_inputs(self) < 0))
+        Py_CLEAR(result);
     if (lock == NULL) return result;
     core_pending pending = core_set_aside();
     if (release_random_lock(state, lock) < 0) Py_CLEAR(result);
@@ -553,12 +563,27 @@ int core_call_note_save(Call *self, Py_ssize_t index, PyObject *tensor) {
     return result == NULL ? -1 : 0;
 }
 
+/* Did the recomputation run the graphs of torch.compile that the forward ran? */
+static int check_graphs(core_state *state, const Call *self, PyObject *result) {
+    if (self->graphs == NULL) return 0;
+    PyObject *graphs = core_graphs_between(state, self->inputs.args, self->inputs.kwargs, result);
+    int same = graphs == NULL ? -1 : core_graphs_same(self->graphs, graphs);
+    Py_XDECREF(graphs);
+    if (same == 0)
+        PyErr_Format(state->error,
+                     "layer '%U' cannot be recomputed for backward: torch.compile has compiled it anew since its "
+                     "forward, so it would round differently. Run backward before a forward with other sizes, or "
+                     "compile it for all sizes at once (dynamic=True).",
+                     self->unit->name);
+    return same == 1 ? 0 : -1;
+}
+
 int core_call_recompute(core_state *state, Call *self, PyObject *saved) {
     if (announce(state, self) < 0 || check_unchanged(state, self) < 0) return -1;
     if (self->away != NULL && call_method_void(self->away, state->str_bring) < 0) return -1;
     if (core_call_enter(state, self) < 0) return -1;
     PyObject *result = core_saved_run(state, saved, 0, self->unit->plain, self->inputs.args, self->inputs.kwargs);
-    int status = result == NULL ? -1 : 0;
+    int status = result == NULL ? -1 : check_graphs(state, self, result);
     Py_XDECREF(result);
     if (status < 0 && PyErr_ExceptionMatches(state->stop)) { /* all needed tensors are recomputed */
         PyErr_Clear();

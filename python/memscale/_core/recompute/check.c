@@ -385,7 +385,8 @@ static int run_kept(check *c) {
         announce(c, FIRST_RUN) == 0)
         c->output = core_run_hooked(state, pack, state->unpack, call->unit->plain, c->args, c->kwargs);
     Py_XDECREF(pack);
-    return c->output == NULL ? -1 : core_randomness_keep_moved(state, &call->random, 0);
+    if (c->output == NULL || core_call_note_graphs(state, call, c->args, c->kwargs, c->output) < 0) return -1;
+    return core_randomness_keep_moved(state, &call->random, 0);
 }
 
 /* If nothing is wrong, frees the saved tensors, stores the facts in the unit and lets the inputs go. */

@@ -19,8 +19,8 @@
  * The files, in the order in which a saved tensor passes them: call.c (a unit is called), conditions.c and modules.c
  * (what the call depends on; owned.c: what its modules own), saved.c (its tensors are saved, and asked for in
  * backward), call.c (it is recomputed), kept.c (but for results that were kept). Besides: unit.c (Unit and Call as
- * Python sees them), check.c (the first run of a unit, which is checked), randomness.c (random generators outside of
- * calls).
+ * Python sees them), check.c (the first run of a unit, which is checked), graphs.c (compiled code), randomness.c
+ * (random generators outside of calls).
  */
 #ifndef MS_RECOMPUTE_H
 #define MS_RECOMPUTE_H
@@ -153,7 +153,7 @@ typedef struct Unit {
     PyObject_HEAD
     PyObject *name;        /* str */
     PyObject *module;      /* the nn.Module */
-    PyObject *plain;       /* its forward, as it was */
+    PyObject *plain;       /* its forward, as it was; its compiled call where it was compiled in place */
     PyObject *on_backward; /* called before a recomputation, or None */
     PyObject *on_end;      /* called after a recomputation, or None */
     PyObject *on_check;    /* called with 0 before the first run of a check, 1 before the second, 2 after it; or None */
@@ -196,8 +196,9 @@ typedef struct Call {
     int64_t *versions; /* of the inputs, then of what is watched */
     char *grad_flags;  /* of the parameters */
     core_randomness random;
-    PyObject *away; /* owned: what put_inputs() returned; NULL: nothing */
-    int in_place;   /* its recomputations leave no trace in the modules */
+    PyObject *away;   /* owned: what put_inputs() returned; NULL: nothing */
+    PyObject *graphs; /* owned list: core_graphs_between() of its first run; NULL: its unit calls no compiled code */
+    int in_place;     /* its recomputations leave no trace in the modules */
     /* While entered: what leave() undoes. */
     unsigned entered;
     PyObject *random_lock; /* owned: the one that was taken */
@@ -241,6 +242,9 @@ int core_call_watched_changed(core_state *state, Call *self);
 /* After the forward: let the unit's put_inputs() take the inputs. */
 int core_call_put_inputs(Call *self);
 
+/* After the forward of a unit that calls compiled code: note which graphs have run. */
+int core_call_note_graphs(core_state *state, Call *self, PyObject *args, PyObject *kwargs, PyObject *output);
+
 /* Put back all that the first run depended on, until leave(), which keeps an exception that is set. */
 int core_call_enter(core_state *state, Call *self);
 int core_call_leave(core_state *state, Call *self);
@@ -253,6 +257,13 @@ int core_call_recompute(core_state *state, Call *self, PyObject *saved);
  * call: in forward, and again in a recomputation, where the tensor takes the place of the one that forward saved. -1
  * with an exception. */
 int core_call_note_save(Call *self, Py_ssize_t index, PyObject *tensor);
+
+/* ---- graphs.c: graphs of torch.compile ---- */
+
+/* The classes of the compiled functions between the inputs of a call and its output, as a new list, in an order that is
+ * the same for the same graphs. */
+PyObject *core_graphs_between(core_state *state, PyObject *args, PyObject *kwargs, PyObject *output);
+int core_graphs_same(PyObject *a, PyObject *b);
 
 /* ---- kept.c: results of a call that need not be computed again ---- */
 

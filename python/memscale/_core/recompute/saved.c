@@ -363,7 +363,9 @@ static int recompute(core_state *state, SavedTensors *self, int64_t task) {
     self->last = self->n_slots - 1;
     while (self->last > 0 && (self->slots[self->last].handle == NULL || self->slots[self->last].is_parameter))
         self->last--;
-    self->stop = self->last < self->n_slots - 1 || stop_pays(state, &self->slots[self->last]);
+    /* Compiled code is not ended from within, and its graphs are read from the output. */
+    self->stop = !self->call->unit->has_compiled &&
+                 (self->last < self->n_slots - 1 || stop_pays(state, &self->slots[self->last]));
     int status = core_call_recompute(state, self->call, (PyObject *)self);
     Py_ssize_t last = self->last;
     self->last = -1;

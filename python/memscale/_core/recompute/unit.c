@@ -124,7 +124,8 @@ static void unit_dealloc(PyObject *object) {
 static PyMemberDef unit_members[] = {
     {"name", T_OBJECT_EX, offsetof(Unit, name), READONLY, "Its name in the model."},
     {"module", T_OBJECT_EX, offsetof(Unit, module), READONLY, "The module."},
-    {"plain", T_OBJECT_EX, offsetof(Unit, plain), READONLY, "The module's forward, as it was."},
+    {"plain", T_OBJECT_EX, offsetof(Unit, plain), 0,
+     "The module's forward, as it was; its compiled call where it was compiled in place."},
     {"on_backward", T_OBJECT, offsetof(Unit, on_backward), 0, "Called before each recomputation, or None."},
     {"on_end", T_OBJECT, offsetof(Unit, on_end), 0, "Called after each recomputation, or None."},
     {"on_check", T_OBJECT, offsetof(Unit, on_check), 0,
@@ -243,6 +244,7 @@ static int call_traverse(PyObject *object, visitproc visit, void *arg) {
     Py_VISIT(self->inputs.tensors);
     Py_VISIT(self->inputs.own);
     Py_VISIT(self->away);
+    Py_VISIT(self->graphs);
     Py_VISIT(self->state);
     Py_VISIT(self->watched);
     Py_VISIT(self->buffers);
@@ -257,6 +259,7 @@ static int call_clear(PyObject *object) {
     Py_CLEAR(self->inputs.tensors);
     Py_CLEAR(self->inputs.own);
     Py_CLEAR(self->away);
+    Py_CLEAR(self->graphs);
     Py_CLEAR(self->inputs.opaque);
     Py_CLEAR(self->state);
     Py_CLEAR(self->devices);
