@@ -65,15 +65,16 @@ def actions_of(names: list[str], way: Way) -> list[str]:
     return [way.of(blocks.index(name), len(blocks)) if name in blocks else "keep" for name in names]
 
 
-def wrap(model: Any, way: Way, text: str) -> None:
+def wrap(model: Any, way: Way, text: str, schedule: list[tuple[int, int]]) -> None:
     plan = json.loads(text)
-    for unit, action in zip(plan["units"], actions_of([unit["name"] for unit in plan["units"]], way)):
-        unit["action"] = action
+    actions = actions_of([unit["name"] for unit in plan["units"]], way)
+    for unit, action, (leaves_after, fetched_before) in zip(plan["units"], actions, schedule):
+        unit |= {"action": action, "leaves_after": leaves_after, "fetched_before": fetched_before}
     memscale.wrap(model, memscale.Config(enable_logging=False), plan=Plan.from_json(json.dumps(plan)))
 
 
-def predict(profile: Any, way: Way) -> dict[str, float]:
-    """By the simulator."""
+def predict(profile: Any, way: Way) -> dict[str, Any]:
+    """By the simulator; and when what is offloaded leaves and comes back."""
     names = [row[0] for row in profile.core.units()]
     actions = array("i", [NUMBERS[action] for action in actions_of(names, way)]).tobytes()
     flags = _core.SIMULATE_FUSED
@@ -85,6 +86,7 @@ def predict(profile: Any, way: Way) -> dict[str, float]:
         "predicted_bytes": found["steady_peak_bytes"],
         "predicted_ratio": round(found["step_ns"] / plain["step_ns"], 3),
         "predicted_host_bytes": found["host_bytes"],
+        "schedule": found["schedule"],
     }
 
 
@@ -98,13 +100,15 @@ def timed(case: Case, run: tuple[Any, Any], *, is_wrapped: bool) -> float:
     return time.perf_counter() - start
 
 
-def measure(case: Case, name: str, plain: tuple[Any, Any], plan: str, pairs: int) -> dict[str, Any]:
+def measure(
+    case: Case, name: str, plain: tuple[Any, Any], plan: str, predicted: dict[str, Any], pairs: int
+) -> dict[str, Any]:
     way, is_gpu = WAYS[name], case.device == "cuda"
     held = torch.cuda.memory_allocated() if is_gpu else 0
     model, optimizer = case.make("torch" if way.is_peers else "plain")
     start = time.perf_counter()
     if not way.is_peers:
-        wrap(model, way, plan)
+        wrap(model, way, plan, predicted["schedule"])
     row: dict[str, Any] = {"way": name, "wrap_seconds": round(time.perf_counter() - start, 2)}
     executor, run = memscale.executor_of(model), (model, optimizer)
     for _ in range(3):
@@ -174,9 +178,8 @@ def main() -> int:
     for name, way in WAYS.items():
         if options.only and not any(part in name for part in options.only):
             continue
-        row = measure(case, name, plain, plan, options.pairs)
-        if not way.is_peers:
-            row |= predict(profile, way)
+        predicted = {} if way.is_peers else predict(profile, way)
+        row = measure(case, name, plain, plan, predicted, options.pairs) | predicted
         rows.append(row)
         print(text_of(row), flush=True)
         gc.collect()

@@ -468,7 +468,8 @@ enum ms_settings_flag {
     MS_SETTINGS_UNRUNNABLE = 1 << 1, /* plan also with what no executor of this version runs */
     MS_SETTINGS_FIXED = 1 << 2,      /* segments of torch's allocator cannot be made to grow here */
     MS_SETTINGS_GROWN = 1 << 3,      /* they grow already */
-    MS_SETTINGS_ALL = 15
+    MS_SETTINGS_ASYNC = 1 << 4,      /* copies between device and host may overlap with computing */
+    MS_SETTINGS_ALL = 31
 };
 
 /* What a user asks for. */
@@ -481,6 +482,7 @@ typedef struct ms_settings {
     uint32_t techniques;         /* enum ms_technique */
     uint32_t flags;              /* enum ms_settings_flag */
     int64_t occupied_bytes;      /* what torch's allocator holds on the device besides the step; 0: nothing */
+    int64_t prefetch_depth;      /* the least number of units that a copy back begins before its use; 0: one */
 } ms_settings;
 
 /* The settings of a mode, which say how much time may be spent and with what; no budget. `out->struct_bytes` must be
@@ -502,6 +504,7 @@ typedef struct ms_action_info {
     int64_t needs_link;   /* 1: it copies between device and host */
     int64_t needs_tiles;  /* 1: the unit must be computable in tiles */
     int64_t is_runnable;  /* 1: this version can run it; 0: it can be planned only */
+    int64_t waits;        /* 1: nothing else runs during its copies */
 } ms_action_info;
 
 typedef struct ms_phase_info {
@@ -559,6 +562,7 @@ typedef struct ms_plan_request {
     uint32_t flags;                 /* enum ms_plan_flag */
     int64_t occupied_bytes;         /* of the budget: what torch's allocator holds besides this step */
     int64_t limit_bytes;            /* what may be used if no plan fits the budget; 0: the budget is the limit */
+    int64_t prefetch_depth;         /* as in ms_settings */
     const ms_profile *plain_profile; /* the step when nothing is done to it, if it differs (a key-value cache is
                                         filled); NULL: it does not */
 } ms_plan_request;
@@ -591,13 +595,13 @@ typedef struct ms_plan_summary {
     int64_t predicted_peak_bytes; /* the same with this plan */
     int64_t budget_bytes;         /* what the plan may use: the limit of the request where it was needed */
     int64_t margin_bytes;         /* the part of it that stays free */
-    int64_t host_limit_bytes;
-    int64_t host_bytes;   /* host memory used at most */
-    int64_t baseline_ns;  /* step time, nothing done */
-    int64_t step_ns;      /* step time with this plan */
-    int64_t slowdown_ppm; /* predicted extra step time of this plan */
-    int64_t batch;        /* of the input that the plan was made for; 0: unknown */
-    int64_t length;       /* likewise */
+    int64_t host_limit_bytes;     /* of the request, but no more than any plan could fill */
+    int64_t host_bytes;           /* host memory used at most */
+    int64_t baseline_ns;          /* step time, nothing done */
+    int64_t step_ns;              /* step time with this plan */
+    int64_t slowdown_ppm;         /* predicted extra step time of this plan */
+    int64_t batch;                /* of the input that the plan was made for; 0: unknown */
+    int64_t length;               /* likewise */
     int64_t n_units;
     int64_t n_changed;                /* units that are not kept */
     int64_t skipped;                  /* 1: the smart skip left the model alone */
@@ -632,6 +636,10 @@ typedef struct ms_plan_entry {
     int32_t other_reason; /* why that one was not taken */
     int64_t other_bytes;  /* how much higher the peak would be with it */
     int64_t other_ns;     /* how much longer the step would take */
+    int64_t
+        leaves_after; /* of what is offloaded: it is gone from the device when so many more units have run forward, */
+    int64_t fetched_before; /* and fetched when backward begins with the unit that ran so many later; both 0: nothing is
+                             * offloaded, or the default (MS_OFFLOAD_LEAVING) */
 } ms_plan_entry;
 
 /* Decide what is done to each unit and to the model: with MS_PLAN_FASTEST the fastest plan whose peak is within the
@@ -806,9 +814,10 @@ enum ms_trace_event_kind {
                              * storage takes the place of the one that had this number */
     MS_TRACE_GRADIENT = 7,  /* a: the storage, which is complete and becomes the gradient of a parameter that has none;
                              * of one that has a gradient, it would be added to that here and be freed */
-    MS_TRACE_FUNCTION = 8   /* a: MS_KEEP_ATTENTION or MS_KEEP_PRODUCTS: the operations that follow are those of a
+    MS_TRACE_FUNCTION = 8,  /* a: MS_KEEP_ATTENTION or MS_KEEP_PRODUCTS: the operations that follow are those of a
                              * function whose result may be kept; 0: it has returned, b: the storage of its result, -1:
                              * not on the device */
+    MS_TRACE_INPUT = 9      /* a: the storage, an input that the unit which has just run holds for its recomputation */
 };
 
 typedef struct ms_trace_event {
@@ -979,6 +988,7 @@ typedef struct ms_simulation_request {
     int64_t limit_bytes;    /* what torch's allocator may reserve, with MS_SIMULATE_ALLOCATOR; 0: no limit */
     uint32_t flags;         /* enum ms_simulation_flag */
     uint32_t model_options; /* enum ms_model_option; with MS_MODEL_HALF the profile is one in 16 bits */
+    int64_t prefetch_depth; /* as in ms_settings */
 } ms_simulation_request;
 
 /* A request for the plain step on this device, as torch runs it: backward on a thread of its own and, on a GPU, the
@@ -1043,6 +1053,11 @@ MS_API int64_t ms_simulation_count_segments(const ms_simulation *sim);
 /* One of them, in order. `out->struct_bytes` must be set. Errors: MS_E_INVALID. */
 MS_NODISCARD MS_API ms_status ms_simulation_get_segment(const ms_simulation *sim, int64_t index,
                                                         ms_simulation_segment *out);
+
+/* When the tensors of an offloaded unit leave the device and come back, as ms_plan_entry has it; 0 for other units.
+ * Errors: MS_E_INVALID. */
+MS_NODISCARD MS_API ms_status ms_simulation_get_schedule(const ms_simulation *sim, int64_t unit,
+                                                         int64_t *out_leaves_after, int64_t *out_fetched_before);
 
 /* ---- Predictions ------------------------------------------------------------------------------------------------ */
 
@@ -1301,7 +1316,7 @@ typedef struct ms_offload_group ms_offload_group;
 /* What plans that offload assume of who runs them. */
 enum {
     MS_OFFLOAD_LEAST_BYTES = 65536, /* smaller tensors stay on the device */
-    MS_OFFLOAD_LEAVING = 2          /* the tensors of a unit are gone when so many more units have run */
+    MS_OFFLOAD_LEAVING = 2          /* the tensors of a unit stay at least until so many more units have run */
 };
 
 typedef struct ms_offload_options {

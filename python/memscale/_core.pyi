@@ -28,6 +28,7 @@ TRACE_RECOMPUTE: int
 TRACE_SAVE: int
 TRACE_GRADIENT: int
 TRACE_FUNCTION: int
+TRACE_INPUT: int
 KEEP_ATTENTION: int
 OFFLOAD_LEAST_BYTES: int
 OFFLOAD_LEAVING: int
@@ -50,7 +51,7 @@ CHANGE_ADAFACTOR: int
 RATES_MEASURED: int
 
 # Tables of the library, in the order of their enums; memscale/_base/vocabulary.py names the fields of a row.
-ACTIONS: tuple[tuple[int, str, str, str, str, int, int, bool, bool, bool], ...]
+ACTIONS: tuple[tuple[int, str, str, str, str, int, int, bool, bool, bool, bool], ...]
 MODEL_OPTIONS: tuple[tuple[int, str, str, str, int, bool], ...]
 TECHNIQUES: tuple[tuple[int, str, str], ...]
 CATEGORIES: tuple[tuple[int, str, str], ...]
@@ -94,7 +95,7 @@ class Unit:
     on_check: Callable[[int], None] | None
     on_save: Callable[[Call, int, Any], None] | None
     has_compiled: bool
-    put_inputs: Callable[[list[Tensor]], OffloadedInputs | OffloadMark] | None
+    put_inputs: Callable[[list[Tensor]], OffloadedInputs | OffloadMark | None] | None
     keeps: int
     @property
     def trusts(self) -> list[str]: ...
@@ -228,6 +229,8 @@ class Request:
         fixed: bool = False,
         grown: bool = False,
         occupied_bytes: int = 0,
+        overlaps: bool = False,
+        prefetch_depth: int = 0,
     ) -> None: ...
     def cap(self, own_bytes: int, /) -> int: ...
     def plan(
@@ -313,16 +316,23 @@ class OffloadEngine:
         index: int = -1,
         gpu: Gpu | None = None,
         limit_bytes: int = 0,
-        n_leaving: int = 2,
-        n_ahead: int = 1,
+        pinned_bytes: int = -1,
         least_bytes: int = 0,
         delay_ns: int = 0,
         seed: int = 0,
     ) -> None: ...
-    def run(self, unit: Any, args: tuple[Any, ...], kwargs: dict[str, Any], key: int, waits: bool, /) -> Any: ...
+    def run(
+        self,
+        unit: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        key: int,
+        schedule: tuple[int, int, bool],
+        /,
+    ) -> Any: ...
     def run_kept(self, unit: Any, args: tuple[Any, ...], kwargs: dict[str, Any], /) -> Any: ...
-    def mark(self, tensors: list[Tensor], /) -> OffloadMark: ...
-    def put_inputs(self, key: int, waits: bool, tensors: list[Tensor], /) -> OffloadedInputs: ...
+    def mark(self, tensors: list[Tensor], /) -> OffloadMark | None: ...
+    def put_inputs(self, key: int, schedule: tuple[int, int, bool], tensors: list[Tensor], /) -> OffloadedInputs: ...
     def reserve(self, n_bytes: int, /) -> None: ...
     def stats(self) -> dict[str, int]: ...
 

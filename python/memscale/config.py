@@ -64,22 +64,21 @@ _MODES = {
 }
 
 
-_ASYNC = "asynchronous offloading"
-
-
 class AsyncOffloadConfig(Settings):
     """Settings of the asynchronous transfer engine, immutable."""
 
     pool_gb: float | None = setting(
-        "Size of the pinned host pool in GB; None means as much as the plan needs.",
+        "How much host memory is pinned, in GB, instead of as much as the plan needs; the rest is pageable, and its "
+        "copies are slow.",
         default=None,
         check=or_none(number(0, low_open=True)),
-        missing=_ASYNC,
     )
     prefetch_depth: int = setting(
-        "How many transfers run ahead of their use.", default=2, check=integer(1, 64), missing=_ASYNC
+        "The least number of layers that a copy back to the device begins before it is needed.",
+        default=2,
+        check=integer(1, 64),
     )
-    debug: bool = setting("Check every transfer.", default=False, check=BOOLEAN, missing=_ASYNC)
+    debug: bool = setting("Log what was copied, and what was late, on detach.", default=False, check=BOOLEAN)
 
 
 def _read_mode(value: OptimizationMode | str) -> Any:
@@ -135,7 +134,7 @@ class Config(Settings):
         "Recompute layers in the backward pass instead of keeping their activations.", default=True, check=BOOLEAN
     )
     enable_offloading: bool = setting(
-        "Move activations and optimizer state to host memory.", default=True, check=BOOLEAN, missing="offloading"
+        "Move activations to host memory until backward needs them, on a GPU.", default=True, check=BOOLEAN
     )
     enable_tiling: bool = setting(
         "Compute attention, MLP and loss head in tiles.", default=False, check=BOOLEAN, missing="tiling"
@@ -223,18 +222,16 @@ class Config(Settings):
         missing="a comparison with an unwrapped step",
     )
     async_offload: bool = setting(
-        "Transfer with the asynchronous engine.",
+        "Copy to host memory and back while the step goes on; without it the step waits for every copy.",
         default=False,
         check=BOOLEAN,
         needs="enable_offloading",
-        missing=_ASYNC,
     )
     async_config: AsyncOffloadConfig | None = setting(
         "Settings of the asynchronous engine; None means AsyncOffloadConfig().",
         default=None,
         check=or_none(instance(AsyncOffloadConfig)),
         needs="async_offload",
-        missing=_ASYNC,
     )
     auto_policy: bool = setting(
         "Let a small trained model choose mode and techniques before the plan is made.",
@@ -288,9 +285,14 @@ class Config(Settings):
         return f"Config({self.mode.name}{''.join(f', {name}={getattr(self, name)!r}' for name in given)})"
 
 
+def async_settings(config: Config) -> AsyncOffloadConfig:
+    """Those of the asynchronous engine."""
+    return AsyncOffloadConfig() if config.async_config is None else config.async_config
+
+
 def engine_settings(config: Config) -> dict[str, Any]:
     """The settings that the engine in C decides by, as ``_core.Request`` takes them."""
-    slowdown = config.slowdown_limit
+    slowdown, settings = config.slowdown_limit, async_settings(config)
     return {
         "techniques": sum(flag for field, flag in TECHNIQUE_FIELDS.items() if getattr(config, field)),
         "budget_bytes": _bytes_of(config.memory_budget_gb, least=1, none=0),
@@ -298,6 +300,8 @@ def engine_settings(config: Config) -> dict[str, Any]:
         "slowdown_ppm": -1 if slowdown is None else round(slowdown * _PPM),
         "offload_limit_bytes": _bytes_of(config.max_cpu_offload_gb, least=0, none=-1),
         "force": config.force_optimize,
+        "overlaps": config.async_offload,
+        "prefetch_depth": settings.prefetch_depth if config.async_offload else 0,
     }
 
 

@@ -34,6 +34,8 @@ class Entry(NamedTuple):
     other_reason: int
     other_bytes: int
     other_ns: int
+    leaves_after: int  # of what is offloaded: gone when so many more layers have run,
+    fetched_before: int  # and fetched when backward begins with the layer that ran so many later
 
 
 @dataclasses.dataclass(frozen=True)

@@ -48,7 +48,8 @@ static ms_status open_step(played_step *s, const ms__decision *d, const ms__mode
                                          .n_actions = profile->n_units,
                                          .device = d->request->device,
                                          .flags = ms__simulation_flags(d->request, grows),
-                                         .model_options = model->model_options};
+                                         .model_options = model->model_options,
+                                         .prefetch_depth = d->request->prefetch_depth};
     if (d->request->plain_profile != NULL && !ms__is_changed(&s->request)) {
         s->request.profile = d->request->plain_profile;
         s->basis = NULL;

@@ -50,6 +50,7 @@ typedef struct ms__chain {
     int64_t base_ns;    /* of the step with every unit kept */
     ms__link link;
     int64_t host_limit_bytes;    /* for copies */
+    int64_t most_copied_bytes;   /* if each unit copies as much as it can */
     int64_t host_level_bytes;    /* copies are counted in levels of it; 0: there is room for all of them */
     ms__grid grids[MS__N_GRIDS]; /* the second only where an option waits */
 } ms__chain;

@@ -226,6 +226,7 @@ static void set_link(builder *b) {
     ms__chain *chain = b->chain;
     int64_t most = 0, sum = sum_copies(chain, &most);
     chain->link = ms__link_make(b->basis->request->device->rates, most);
+    chain->most_copied_bytes = sum;
     if (sum > chain->host_limit_bytes) chain->host_level_bytes = sum / HOST_LEVELS + 1;
     for (int32_t i = 0; i < chain->n; i++)
         for (int32_t o = 0; o < chain->units[i].n_options; o++) {

@@ -450,6 +450,31 @@ static int64_t share_ppm(int64_t part, int64_t whole) {
     return part > INT64_MAX / 8 / 1000000 ? part / (whole / 1000000 + 1) : part * 1000000 / whole;
 }
 
+/* When what is offloaded leaves and comes back. */
+static ms_status schedule_units(const ms__decision *d, const ms__basis *basis, ms_plan *plan) {
+    ms__arena arena = {0};
+    ms__schedule schedule;
+    int32_t *actions = ms__arena_array(&arena, (size_t)plan->n_entries, sizeof *actions);
+    for (int64_t i = 0; actions != NULL && i < plan->n_entries; i++) actions[i] = plan->entries[i].action;
+    const ms__schedule_request request = {basis->profile->step, &basis->sim.changes, actions, d->request->device->rates,
+                                          d->request->prefetch_depth};
+    ms_status status = actions == NULL ? MS_E_NO_MEMORY : ms__schedule_make(&arena, &request, &schedule);
+    for (int64_t i = 0; i < plan->n_entries && status == MS_OK; i++) {
+        plan->entries[i].leaves_after = schedule.leaving[i];
+        plan->entries[i].fetched_before = schedule.ahead[i];
+    }
+    ms__arena_free(&arena);
+    return status;
+}
+
+/* Of the host memory that may be used, what any plan could fill: where there is more, plans do not depend on it. */
+static int64_t host_limit_of(const ms__decision *d) {
+    int64_t most = 0;
+    for (int32_t i = 0; i < d->n_models; i++)
+        most = ms__max(most, d->models[i].host_bytes + d->models[i].chain.most_copied_bytes);
+    return ms__min(d->request->host_limit_bytes, most);
+}
+
 /* Fill in the plan's summary. */
 static ms_status describe_best(const ms__decision *d, ms_plan *plan) {
     const ms__model_choice *model = ms__decision_model(d, d->best.model_options);
@@ -460,6 +485,7 @@ static ms_status describe_best(const ms__decision *d, ms_plan *plan) {
     s->grows = d->best.grows;
     s->is_cramped = d->best.is_cramped;
     s->host_bytes = d->best.host_bytes;
+    s->host_limit_bytes = host_limit_of(d);
     if (d->baseline_ns > 0) s->slowdown_ppm = share_ppm(d->best.step_ns - d->baseline_ns, d->baseline_ns);
     ms__explain_units(d, plan);
     s->baseline_ns = d->baseline_ns;
@@ -470,6 +496,7 @@ static ms_status describe_best(const ms__decision *d, ms_plan *plan) {
     s->full_speed_bytes = ms__full_speed_budget(d);
     ms__needs needs;
     ms_status status = ms__choices_needs(d, model, d->best.choices, d->best.grows, INT64_MAX, &needs);
+    if (status == MS_OK) status = schedule_units(d, model->basis, plan);
     if (status != MS_OK) return status;
     const ms_simulation_summary *played = &needs.played;
     s->predicted_peak_bytes = needs.peak_bytes;

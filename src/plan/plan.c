@@ -6,6 +6,7 @@
 
 #include "../common/hash.h"
 #include "../common/structs.h"
+#include "../sim/actions.h"
 #include "../sim/roofline.h"
 #include "decide.h"
 
@@ -70,7 +71,8 @@ ms_status ms__request_read(const ms_plan_request *theirs, ms__request_copy *out)
     if (status != MS_OK) return status;
     if (!ms__size_in_range(request->budget_bytes) || !ms__size_in_range(request->margin_bytes) ||
         !ms__size_in_range(request->host_limit_bytes) || !ms__size_in_range(request->occupied_bytes) ||
-        !ms__size_in_range(request->limit_bytes))
+        !ms__size_in_range(request->limit_bytes) || request->prefetch_depth < 0 ||
+        request->prefetch_depth > MS__MAX_PREFETCH)
         return ms__fail(MS_E_LIMIT, "ms_plan_create: a size is out of range");
     if (request->budget_bytes == 0) return ms__fail(MS_E_INVALID, "ms_plan_create: the budget must be above 0");
     if (request->slowdown_ppm > 1000000000)
@@ -90,7 +92,6 @@ static ms_status fill_plan(ms_plan *plan, const ms_plan_request *request) {
     }
     plan->summary.budget_bytes = request->budget_bytes;
     plan->summary.margin_bytes = request->margin_bytes;
-    plan->summary.host_limit_bytes = request->host_limit_bytes;
     plan->summary.occupied_bytes = request->occupied_bytes;
     plan->summary.flags = request->flags;
     plan->summary.peak_unit = -1;
@@ -132,6 +133,10 @@ static uint64_t fingerprint(const ms_plan *plan) {
         hash = ms_hash64(entry->name, strlen(entry->name), hash);
         hash = ms__hash_fold(hash, (uint64_t)entry->param_bytes);
         hash = ms__hash_fold(hash, (uint64_t)entry->action);
+        if (ms__actions[entry->action].needs_link) {
+            hash = ms__hash_fold(hash, (uint64_t)entry->leaves_after);
+            hash = ms__hash_fold(hash, (uint64_t)entry->fetched_before);
+        }
     }
     return hash;
 }

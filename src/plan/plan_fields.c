@@ -36,12 +36,20 @@ const ms_field *ms_plan_summary_fields(int64_t *out_n) {
 
 const ms_field *ms_plan_entry_fields(int64_t *out_n) {
     static const ms_field fields[] = {
-        MS__FIELD(ms_plan_entry, name, MS_FIELD_TEXT),         MS__FIELD(ms_plan_entry, param_bytes, MS_FIELD_INT64),
-        MS__FIELD(ms_plan_entry, plain_bytes, MS_FIELD_INT64), MS__FIELD(ms_plan_entry, held_bytes, MS_FIELD_INT64),
-        MS__FIELD(ms_plan_entry, host_bytes, MS_FIELD_INT64),  MS__FIELD(ms_plan_entry, extra_ns, MS_FIELD_INT64),
-        MS__FIELD(ms_plan_entry, action, MS_FIELD_INT32),      MS__FIELD(ms_plan_entry, reason, MS_FIELD_INT32),
-        MS__FIELD(ms_plan_entry, other, MS_FIELD_INT32),       MS__FIELD(ms_plan_entry, other_reason, MS_FIELD_INT32),
-        MS__FIELD(ms_plan_entry, other_bytes, MS_FIELD_INT64), MS__FIELD(ms_plan_entry, other_ns, MS_FIELD_INT64),
+        MS__FIELD(ms_plan_entry, name, MS_FIELD_TEXT),
+        MS__FIELD(ms_plan_entry, param_bytes, MS_FIELD_INT64),
+        MS__FIELD(ms_plan_entry, plain_bytes, MS_FIELD_INT64),
+        MS__FIELD(ms_plan_entry, held_bytes, MS_FIELD_INT64),
+        MS__FIELD(ms_plan_entry, host_bytes, MS_FIELD_INT64),
+        MS__FIELD(ms_plan_entry, extra_ns, MS_FIELD_INT64),
+        MS__FIELD(ms_plan_entry, action, MS_FIELD_INT32),
+        MS__FIELD(ms_plan_entry, reason, MS_FIELD_INT32),
+        MS__FIELD(ms_plan_entry, other, MS_FIELD_INT32),
+        MS__FIELD(ms_plan_entry, other_reason, MS_FIELD_INT32),
+        MS__FIELD(ms_plan_entry, other_bytes, MS_FIELD_INT64),
+        MS__FIELD(ms_plan_entry, other_ns, MS_FIELD_INT64),
+        MS__FIELD(ms_plan_entry, leaves_after, MS_FIELD_INT64),
+        MS__FIELD(ms_plan_entry, fetched_before, MS_FIELD_INT64),
     };
     MS__RETURN_FIELDS(fields, out_n);
 }

@@ -95,17 +95,20 @@ static const field plan_fields[] = {SIZE(ms_plan_summary, baseline_peak_bytes),
                                     {"grows", offsetof(ms_plan_summary, grows), NUMBER, 0, 1, NULL},
                                     {"is_cramped", offsetof(ms_plan_summary, is_cramped), NUMBER, 0, 1, NULL}};
 
-static const field unit_fields[] = {WORDS(ms_plan_entry, action, WORD, &actions),
-                                    WORDS(ms_plan_entry, reason, WORD, &reasons),
-                                    WORDS(ms_plan_entry, other, WORD, &actions),
-                                    WORDS(ms_plan_entry, other_reason, WORD, &reasons),
-                                    SIZE(ms_plan_entry, param_bytes),
-                                    CHANGE(ms_plan_entry, plain_bytes),
-                                    CHANGE(ms_plan_entry, held_bytes),
-                                    SIZE(ms_plan_entry, host_bytes),
-                                    SIZE(ms_plan_entry, extra_ns),
-                                    CHANGE(ms_plan_entry, other_bytes),
-                                    CHANGE(ms_plan_entry, other_ns)};
+static const field unit_fields[] = {
+    WORDS(ms_plan_entry, action, WORD, &actions),
+    WORDS(ms_plan_entry, reason, WORD, &reasons),
+    WORDS(ms_plan_entry, other, WORD, &actions),
+    WORDS(ms_plan_entry, other_reason, WORD, &reasons),
+    SIZE(ms_plan_entry, param_bytes),
+    CHANGE(ms_plan_entry, plain_bytes),
+    CHANGE(ms_plan_entry, held_bytes),
+    SIZE(ms_plan_entry, host_bytes),
+    SIZE(ms_plan_entry, extra_ns),
+    CHANGE(ms_plan_entry, other_bytes),
+    CHANGE(ms_plan_entry, other_ns),
+    {"leaves_after", offsetof(ms_plan_entry, leaves_after), LATER, 0, INT32_MAX, NULL},
+    {"fetched_before", offsetof(ms_plan_entry, fetched_before), LATER, 0, INT32_MAX, NULL}};
 
 enum { N_PLAN_FIELDS = sizeof plan_fields / sizeof *plan_fields };
 enum { N_UNIT_FIELDS = sizeof unit_fields / sizeof *unit_fields };

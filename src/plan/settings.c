@@ -87,6 +87,11 @@ static uint32_t techniques_on(const ms_settings *settings, const ms_device *devi
     return techniques;
 }
 
+/* Copies overlap with computing if that is asked for, else the step waits for them. */
+static bool may_copy_so(const ms__action *row, const ms_settings *settings) {
+    return !row->needs_link || row->waits == !(settings->flags & MS_SETTINGS_ASYNC);
+}
+
 static bool is_allowed(uint32_t needed, bool is_chosen, uint32_t techniques, const ms_settings *settings) {
     return (needed & ~techniques) == 0 && (is_chosen || settings->flags & MS_SETTINGS_UNRUNNABLE);
 }
@@ -95,7 +100,7 @@ static void allow(ms_plan_request *out, const ms_settings *settings, const ms_de
     uint32_t techniques = techniques_on(settings, device);
     for (int32_t action = 1; action < MS_N_ACTIONS; action++) {
         const ms__action *row = &ms__actions[action];
-        bool is_chosen = row->chosen_on & 1U << device->kind;
+        bool is_chosen = row->chosen_on & 1U << device->kind && may_copy_so(row, settings);
         if (is_allowed(row->techniques, is_chosen, techniques, settings)) out->actions |= 1U << action;
     }
     for (uint32_t i = 0; i < MS__N_MODEL_OPTIONS; i++) {
@@ -117,6 +122,8 @@ static ms_status read_settings(const ms_settings *theirs, ms_settings *settings)
     if (status != MS_OK) return status;
     if (settings->utilization_ppm <= 0 || settings->utilization_ppm > PPM)
         return ms__fail(MS_E_INVALID, "ms_settings: utilization_ppm must be from 1 to 1000000");
+    if (settings->prefetch_depth < 0 || settings->prefetch_depth > MS__MAX_PREFETCH)
+        return ms__fail(MS_E_INVALID, "ms_settings: prefetch_depth must be from 0 to %d", MS__MAX_PREFETCH);
     if (settings->budget_bytes < 0 || settings->occupied_bytes < 0)
         return ms__fail(MS_E_INVALID, "ms_settings: budget_bytes and occupied_bytes must not be negative");
     if ((settings->techniques & ~(uint32_t)MS_TECHNIQUE_ALL) != 0 ||
@@ -143,6 +150,7 @@ static ms_plan_request request_for(const ms_settings *settings, const ms_device 
     if (may_grow(settings, device)) request.simulation |= MS_SIMULATE_GROWING;
     if (settings->flags & MS_SETTINGS_GROWN) request.flags |= MS_PLAN_GROWN;
     request.occupied_bytes = settings->occupied_bytes;
+    request.prefetch_depth = settings->prefetch_depth;
     if (settings->flags & MS_SETTINGS_FORCE) request.flags |= MS_PLAN_FORCE;
     if (has_budget) request.flags |= MS_PLAN_FASTEST;
     return request;

@@ -68,9 +68,13 @@ static bool add_number(builder *b, int64_t value, uint32_t *out) {
     return ms__vec_push(&b->numbers, value);
 }
 
+static bool is_open(const walk *w, int32_t unit) {
+    const run *last = w->runs.n > 0 ? &w->runs.items[w->runs.n - 1] : NULL;
+    return last != NULL && last->unit == unit && last->phase == w->phase;
+}
+
 static bool open_run(walk *w, int32_t unit) {
-    run *last = w->runs.n > 0 ? &w->runs.items[w->runs.n - 1] : NULL;
-    if (last != NULL && last->unit == unit && last->phase == w->phase) return true;
+    if (is_open(w, unit)) return true;
     run next = {.unit = unit, .phase = w->phase, .first = (uint32_t)w->events.n};
     return ms__vec_push(&w->runs, next);
 }
@@ -213,6 +217,13 @@ static ms_status walk_gradient(walk *w, int64_t storage) {
     return add_event(w, MS__ACCUMULATE, w->keys[storage]) ? MS_OK : MS_E_NO_MEMORY;
 }
 
+/* What was not allocated is not counted. A unit that has done nothing is not recomputed. */
+static ms_status walk_input(walk *w, int64_t storage) {
+    if (w->keys[storage] == NO_KEY || w->released[storage] >= 0 || w->unit < 0 || w->repeating >= 0) return MS_OK;
+    if ((w->phase != MS_PHASE_FORWARD && w->phase != MS_PHASE_LOSS) || !is_open(w, w->unit)) return MS_OK;
+    return add_event(w, MS__HOLD, w->keys[storage]) ? MS_OK : MS_E_NO_MEMORY;
+}
+
 static ms_status walk_phase(walk *w, int64_t phase) {
     if (phase < (int64_t)w->phase) return ms__fail(MS_E_INVALID, "trace: a phase comes after a later one");
     w->phase = (uint32_t)phase;
@@ -263,6 +274,8 @@ static ms_status walk_event(builder *b, walk *w, const walk *first, const ms_tra
         return walk_release(w, event->a);
     case MS_TRACE_GRADIENT:
         return walk_gradient(w, event->a);
+    case MS_TRACE_INPUT:
+        return walk_input(w, event->a);
     case MS_TRACE_PHASE:
         return walk_phase(w, event->a);
     default:

@@ -29,11 +29,19 @@
 
 enum { MS__PLAIN, MS__RECOMPUTED, MS__N_VARIANTS };
 
-enum ms__step_event_kind { MS__ALLOCATE, MS__RELEASE, MS__OPERATION, MS__SCRATCH, MS__ACCUMULATE, MS__N_EVENT_KINDS };
+enum ms__step_event_kind {
+    MS__ALLOCATE,
+    MS__RELEASE,
+    MS__OPERATION,
+    MS__SCRATCH,
+    MS__ACCUMULATE,
+    MS__HOLD, /* of the recomputed variant, in forward: the unit holds an input for its recomputation */
+    MS__N_EVENT_KINDS
+};
 
 typedef struct ms__step_event {
     uint32_t kind;
-    uint32_t index; /* of a key, a key, a cost, a scratch, a key */
+    uint32_t index; /* of a key, a key, a cost, a scratch, a key, a key */
 } ms__step_event;
 
 typedef struct ms__step_key {

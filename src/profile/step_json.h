@@ -39,6 +39,7 @@ enum ms__tape_code {
                           * distance to that unit in the order in which units first run, or 0: between units. In the
                           * tapes between units, it is the index of the unit. */
     MS__TAPE_ACCUMULATE, /* a key */
+    MS__TAPE_HOLD,       /* a key */
     MS__N_TAPE_CODES
 };
 

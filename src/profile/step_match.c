@@ -19,8 +19,8 @@ static const ms__step *step_of(const ms__match *m, int64_t profile) { return m->
 
 /* ---- Places, for messages ---- */
 
-static const char *const kinds[MS__N_EVENT_KINDS] = {"allocation", "release", "operation", "memory of a kernel",
-                                                     "gradient"};
+static const char *const kinds[MS__N_EVENT_KINDS] = {"allocation",         "release",  "operation",
+                                                     "memory of a kernel", "gradient", "input"};
 
 static void write_segment(const ms_profile *profile, const ms__segment *s, int variant, char out[MS__PLACE_BYTES]) {
     const char *phase = ms__phases[s->phase].name.name;

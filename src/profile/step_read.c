@@ -368,12 +368,14 @@ static ms_status play_new(player *p, int32_t kind) {
 }
 
 static bool is_code_of_key(int32_t code) {
-    return code == MS__TAPE_ALLOCATE || code == MS__TAPE_RELEASE || code == MS__TAPE_ACCUMULATE;
+    return code == MS__TAPE_ALLOCATE || code == MS__TAPE_RELEASE || code == MS__TAPE_ACCUMULATE ||
+           code == MS__TAPE_HOLD;
 }
 
 static uint32_t kind_of_event(int32_t code) {
     if (code == MS__TAPE_ALLOCATE) return MS__ALLOCATE;
-    return code == MS__TAPE_RELEASE ? MS__RELEASE : MS__ACCUMULATE;
+    if (code == MS__TAPE_RELEASE) return MS__RELEASE;
+    return code == MS__TAPE_HOLD ? MS__HOLD : MS__ACCUMULATE;
 }
 
 static ms_status play_key(player *p, int32_t code, int32_t operand) {

@@ -118,7 +118,8 @@ static int32_t way_to(const coder *c, int32_t unit, int32_t other) {
 
 static int32_t code_of_key(uint32_t kind) {
     if (kind == MS__ALLOCATE) return MS__TAPE_ALLOCATE;
-    return kind == MS__RELEASE ? MS__TAPE_RELEASE : MS__TAPE_ACCUMULATE;
+    if (kind == MS__RELEASE) return MS__TAPE_RELEASE;
+    return kind == MS__HOLD ? MS__TAPE_HOLD : MS__TAPE_ACCUMULATE;
 }
 
 static bool put_key(coder *c, int32_t unit, const ms__step_event *event, bool is_new, int32_t *last) {

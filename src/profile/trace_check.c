@@ -47,6 +47,7 @@ static bool is_in_range(const ms_trace *trace, const ms_trace_event *event) {
     case MS_TRACE_FREE:
         return event->a >= 0 && event->a < trace->n_storages && (event->b == 0 || event->b == 1);
     case MS_TRACE_GRADIENT:
+    case MS_TRACE_INPUT:
         return event->a >= 0 && event->a < trace->n_storages;
     case MS_TRACE_PHASE:
         return event->a >= 0 && event->a < MS_N_PHASES;

@@ -152,7 +152,7 @@ static void note_repeated_allocation(derivation *d, const ms_trace_event *event)
     if (d->cursor == NONE) return;
     do d->cursor++;
     while (events[d->cursor].kind == MS_TRACE_OP || events[d->cursor].kind == MS_TRACE_FREE ||
-           events[d->cursor].kind == MS_TRACE_FUNCTION);
+           events[d->cursor].kind == MS_TRACE_FUNCTION || events[d->cursor].kind == MS_TRACE_INPUT);
     const ms_trace_event *same = &events[d->cursor];
     if (same->kind == MS_TRACE_ALLOC && same->b == event->b && same != event)
         d->place[event->a] = same->a;
@@ -251,6 +251,7 @@ static ms_status note_event(derivation *d, int64_t at) {
         return MS_OK;
     case MS_TRACE_GRADIENT: /* at the same place in the plain step */
     case MS_TRACE_FUNCTION:
+    case MS_TRACE_INPUT:
         return MS_OK;
     default:
         return note_save(d, at);
@@ -300,6 +301,7 @@ static bool is_in_plain(const derivation *d, int64_t at, bool is_repeating) {
     switch (event->kind) {
     case MS_TRACE_SAVE:
     case MS_TRACE_FREE:
+    case MS_TRACE_INPUT:
         return false;
     case MS_TRACE_OP:
     case MS_TRACE_FUNCTION:

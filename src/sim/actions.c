@@ -1,7 +1,7 @@
 /* actions.c - the table of actions.
  *
  * An effect tells the search what an action does to a unit. Where simulations play the action, it only names
- * candidates; those of offloaded inputs and of tiles are models that were not measured yet.
+ * candidates; that of tiles is a model that was not measured yet.
  */
 #include "actions.h"
 
@@ -11,7 +11,6 @@
 #include "roofline.h"
 
 #define N_TILES 4 /* of a unit */
-#define ON_HOST (1U << MS_DEVICE_HOST)
 #define EVERYWHERE ((1U << MS_N_DEVICE_KINDS) - 1)
 
 static ms__effect keep(const ms__action *action, const ms__recompute_cost *cost, const ms_unit *unit) {
@@ -43,10 +42,10 @@ static ms__effect offload(const ms__action *action, const ms__recompute_cost *co
 }
 
 static ms__effect offload_inputs(const ms__action *action, const ms__recompute_cost *cost, const ms_unit *unit) {
-    (void)action;
-    return (ms__effect){.held_bytes = -unit->input_bytes,
-                        .copy_bytes = unit->input_bytes,
-                        .is_possible = unit->input_bytes > 0 && cost->freed_bytes > 0};
+    (void)action, (void)unit;
+    return (ms__effect){.held_bytes = -cost->input_bytes,
+                        .copy_bytes = cost->input_bytes,
+                        .is_possible = cost->input_bytes > 0 && cost->freed_bytes > 0};
 }
 
 /* Tiles are recomputed and run backward one at a time; every operation is queued once for each tile. */
@@ -83,7 +82,7 @@ const ms__action ms__actions[MS_N_ACTIONS] = {
                                          .variant = MS__RECOMPUTED,
                                          .is_played = true,
                                          .is_runnable = true,
-                                         .chosen_on = ON_HOST,
+                                         .chosen_on = EVERYWHERE,
                                          .effect = recompute_some},
     [MS_ACTION_RECOMPUTE_EXCEPT_PRODUCTS] = {.name = {"recompute except products", "recompute_except_products"},
                                              .sentence = "%s recomputed except products",
@@ -93,7 +92,7 @@ const ms__action ms__actions[MS_N_ACTIONS] = {
                                              .variant = MS__RECOMPUTED,
                                              .is_played = true,
                                              .is_runnable = true,
-                                             .chosen_on = ON_HOST,
+                                             .chosen_on = EVERYWHERE,
                                              .effect = recompute_some},
     [MS_ACTION_RECOMPUTE_EXCEPT_ATTENTION] = {.name = {"recompute except attention", "recompute_except_attention"},
                                               .sentence = "%s recomputed except attention",
@@ -103,7 +102,7 @@ const ms__action ms__actions[MS_N_ACTIONS] = {
                                               .variant = MS__RECOMPUTED,
                                               .is_played = true,
                                               .is_runnable = true,
-                                              .chosen_on = ON_HOST,
+                                              .chosen_on = EVERYWHERE,
                                               .effect = recompute_some},
     [MS_ACTION_OFFLOAD] = {.name = {"offload", "offload"},
                            .sentence = "%s offloaded",
@@ -113,6 +112,7 @@ const ms__action ms__actions[MS_N_ACTIONS] = {
                            .needs_link = true,
                            .is_played = true,
                            .is_runnable = true,
+                           .chosen_on = EVERYWHERE,
                            .effect = offload},
     [MS_ACTION_OFFLOAD_BLOCKING] = {.name = {"blocking offload", "offload_blocking"},
                                     .sentence = "%s offloaded with blocking copies",
@@ -123,6 +123,7 @@ const ms__action ms__actions[MS_N_ACTIONS] = {
                                     .waits = true,
                                     .is_played = true,
                                     .is_runnable = true,
+                                    .chosen_on = EVERYWHERE,
                                     .effect = offload},
     [MS_ACTION_RECOMPUTE_OFFLOAD] = {.name = {"recompute with offloaded inputs", "recompute_offload"},
                                      .sentence = "%s recomputed with offloaded inputs",
@@ -130,7 +131,9 @@ const ms__action ms__actions[MS_N_ACTIONS] = {
                                      .techniques = MS_TECHNIQUE_RECOMPUTE | MS_TECHNIQUE_OFFLOAD,
                                      .variant = MS__RECOMPUTED,
                                      .needs_link = true,
+                                     .is_played = true,
                                      .is_runnable = true,
+                                     .chosen_on = EVERYWHERE,
                                      .effect = offload_inputs},
     [MS_ACTION_RECOMPUTE_OFFLOAD_BLOCKING] = {.name = {"recompute with blocking offload of inputs",
                                                        "recompute_offload_blocking"},
@@ -139,8 +142,10 @@ const ms__action ms__actions[MS_N_ACTIONS] = {
                                               .techniques = MS_TECHNIQUE_RECOMPUTE | MS_TECHNIQUE_OFFLOAD,
                                               .variant = MS__RECOMPUTED,
                                               .needs_link = true,
+                                              .is_played = true,
                                               .is_runnable = true,
                                               .waits = true,
+                                              .chosen_on = EVERYWHERE,
                                               .effect = offload_inputs},
     [MS_ACTION_TILE] = {.name = {"tile", "tile"},
                         .sentence = "%s recomputed in tiles",
@@ -167,6 +172,7 @@ ms_status ms_action_get_info(int32_t action, ms_action_info *out) {
                                  .recomputes = row->variant == MS__RECOMPUTED,
                                  .needs_link = row->needs_link,
                                  .needs_tiles = row->needs_tiles,
-                                 .is_runnable = row->is_runnable};
+                                 .is_runnable = row->is_runnable,
+                                 .waits = row->waits};
     return ms__struct_write(MS__STRUCT(ms_action_info), &info, out);
 }

@@ -6,8 +6,7 @@
 #include "../common/math.h"
 
 #define NO_EVENT UINT32_MAX
-#define HOST_ALIGN 512 /* of tensors in host memory */
-#define MAX_BEFORE 64  /* operations of a recomputation before its forward: what puts buffers back */
+#define MAX_BEFORE 64 /* operations of a recomputation before its forward: what puts buffers back */
 #define COMPARED (MS__OP_ALL & ~(uint32_t)(MS__OP_REPEATED | MS__OP_TENSOR * MS__OP_MAX_TENSORS))
 
 /* An operation of the recomputed variant. */
@@ -29,6 +28,8 @@ typedef struct finder {
     operation *forward, *repeated;         /* of one unit */
     uint32_t *runs;                        /* where its recomputations begin, among the repeated ones */
     int32_t *visits;                       /* of one unit */
+    uint32_t *n_holders;                   /* key -> the visits that hold it as an input */
+    int32_t *released_in;                  /* key -> the segment of the recomputed variant, or -1 */
     uint32_t n_forward, n_repeated, n_runs;
 } finder;
 
@@ -92,7 +93,8 @@ static bool is_saved(const ms__step *step, uint32_t key) {
 
 /* ---- Which operations a recomputation repeats ---- */
 
-static void find_releases_in(const finder *f, const ms__segment *s, int variant) {
+static void find_releases_in(const finder *f, uint32_t index, int variant) {
+    const ms__segment *s = &f->step->segments[index];
     uint32_t first = s->first[variant], node = first, after_last = first;
     bool was_release = false;
     for (uint32_t e = first; e < first + s->n[variant]; e++) {
@@ -100,6 +102,7 @@ static void find_releases_in(const finder *f, const ms__segment *s, int variant)
         if (is_release && !was_release) node = after_last;
         if (is_release) {
             f->released[variant][f->step->events[e].index] = e;
+            if (variant == MS__RECOMPUTED) f->released_in[f->step->events[e].index] = (int32_t)index;
             f->node[variant][f->step->events[e].index] = node;
             after_last = e + 1;
         }
@@ -110,7 +113,7 @@ static void find_releases_in(const finder *f, const ms__segment *s, int variant)
 static void find_releases(const finder *f) {
     for (int v = 0; v < MS__N_VARIANTS; v++) {
         memset(f->released[v], 0xff, f->step->n_keys * sizeof *f->released[v]);
-        for (uint32_t i = 0; i < f->step->n_segments; i++) find_releases_in(f, &f->step->segments[i], v);
+        for (uint32_t i = 0; i < f->step->n_segments; i++) find_releases_in(f, i, v);
     }
 }
 
@@ -313,7 +316,7 @@ static void find_moved_of(const finder *f, ms__visit *visit, uint32_t *n_moved) 
             note_dropped(f, visit->unit, key, released);
         } else if (released == visit->forward) {
             f->out->moved[(*n_moved)++] = key;
-            visit->n_bytes += ms__round_up(ms__step_key_bytes(step, key), HOST_ALIGN);
+            visit->n_bytes += ms__round_up(ms__step_key_bytes(step, key), MS__HOST_ALIGN);
         }
     }
     visit->n_moved = *n_moved - visit->first_moved;
@@ -350,7 +353,54 @@ static void find_moved(const finder *f) {
     for (int32_t v = 0; v < c->n_visits; v++) find_moved_of(f, &c->visits[v], &n_moved);
 }
 
-/* ---- Both ---- */
+/* ---- Offloaded inputs ---- */
+
+/* Does the segment have this event before event `end` already? */
+static bool holds_before(const ms__step *step, const ms__segment *s, uint32_t key, uint32_t end) {
+    for (uint32_t e = s->first[MS__RECOMPUTED]; e < end; e++)
+        if (step->events[e].kind == MS__HOLD && step->events[e].index == key) return true;
+    return false;
+}
+
+static void count_holders(const finder *f) {
+    for (uint32_t i = 0; i < f->step->n_segments; i++) {
+        const ms__segment *s = &f->step->segments[i];
+        for (uint32_t e = s->first[MS__RECOMPUTED]; e < s->first[MS__RECOMPUTED] + s->n[MS__RECOMPUTED]; e++)
+            if (f->step->events[e].kind == MS__HOLD && !holds_before(f->step, s, f->step->events[e].index, e))
+                f->n_holders[f->step->events[e].index]++;
+    }
+}
+
+/* Only the backward of its own unit frees it. */
+static bool is_own_input(const finder *f, const ms__visit *visit, uint32_t key) {
+    const ms__step *step = f->step;
+    int32_t released = f->released_in[key];
+    if (step->keys[key].category != MS_CATEGORY_ACTIVATION || f->n_holders[key] != 1) return false;
+    if (released < 0 || ms__step_key_bytes(step, key) < MS_OFFLOAD_LEAST_BYTES) return false;
+    return step->segments[released].phase == MS_PHASE_BACKWARD && step->segments[released].unit == visit->unit;
+}
+
+static void find_inputs_of(const finder *f, ms__visit *visit, uint32_t *n_inputs) {
+    const ms__segment *s = &f->step->segments[visit->forward];
+    visit->first_input = *n_inputs;
+    for (uint32_t e = s->first[MS__RECOMPUTED]; e < s->first[MS__RECOMPUTED] + s->n[MS__RECOMPUTED]; e++) {
+        uint32_t key = f->step->events[e].index;
+        if (f->step->events[e].kind != MS__HOLD || visit->backward < 0 || !is_own_input(f, visit, key)) continue;
+        if (holds_before(f->step, s, key, e)) continue;
+        f->out->inputs[(*n_inputs)++] = key;
+        visit->input_bytes += ms__round_up(ms__step_key_bytes(f->step, key), MS__HOST_ALIGN);
+    }
+    visit->n_inputs = *n_inputs - visit->first_input;
+    f->out->units[visit->unit].input_bytes += visit->input_bytes;
+}
+
+static void find_inputs(const finder *f) {
+    uint32_t n_inputs = 0;
+    count_holders(f);
+    for (int32_t v = 0; v < f->out->n_visits; v++) find_inputs_of(f, &f->out->visits[v], &n_inputs);
+}
+
+/* ---- All of it ---- */
 
 static void sort_segments(const finder *f) {
     for (uint32_t u = 0; u < f->step->n_units; u++) f->first_segment[u] = f->last_segment[u] = MS__NOBODY;
@@ -376,19 +426,21 @@ static ms_status open_finder(finder *f, ms__arena *arena, ms__arena *scratch) {
         arena, MS__ARRAY(c->units, step->n_units), MS__ARRAY(c->spared, events), MS__ARRAY(c->kept, keys),
         MS__ARRAY(c->maker, keys), MS__ARRAY(c->first_after, keys), MS__ARRAY(c->first_last, segments),
         MS__ARRAY(c->next_kept, keys), MS__ARRAY(c->visits, segments), MS__ARRAY(c->visit_of, segments),
-        MS__ARRAY(c->moved, keys), MS__ARRAY(c->dropped_in, keys), MS__ARRAY(c->first_dropped, segments),
-        MS__ARRAY(c->next_dropped, keys), MS__ARRAY(c->first_made, events), MS__ARRAY(c->next_made, keys),
-        MS__ARRAY(c->first_over, events));
+        MS__ARRAY(c->moved, keys), MS__ARRAY(c->inputs, keys), MS__ARRAY(c->dropped_in, keys),
+        MS__ARRAY(c->first_dropped, segments), MS__ARRAY(c->next_dropped, keys), MS__ARRAY(c->first_made, events),
+        MS__ARRAY(c->next_made, keys), MS__ARRAY(c->first_over, events));
     if (status == MS_OK)
         status = ms__arena_arrays(scratch, MS__ARRAY(f->first_segment, step->n_units),
                                   MS__ARRAY(f->last_segment, step->n_units), MS__ARRAY(f->next_segment, segments),
                                   MS__ARRAY(f->released[MS__PLAIN], keys), MS__ARRAY(f->released[MS__RECOMPUTED], keys),
                                   MS__ARRAY(f->node[MS__PLAIN], keys), MS__ARRAY(f->node[MS__RECOMPUTED], keys),
                                   MS__ARRAY(f->forward, events), MS__ARRAY(f->repeated, events),
-                                  MS__ARRAY(f->runs, events + 1), MS__ARRAY(f->visits, segments));
+                                  MS__ARRAY(f->runs, events + 1), MS__ARRAY(f->visits, segments),
+                                  MS__ARRAY(f->n_holders, keys), MS__ARRAY(f->released_in, keys));
     if (status != MS_OK) return status;
     int32_t *of_keys[] = {c->maker, c->first_after, c->next_kept, c->dropped_in, c->next_dropped, c->next_made};
     for (size_t i = 0; i < sizeof of_keys / sizeof *of_keys; i++) fill(of_keys[i], keys);
+    fill(f->released_in, keys);
     fill(c->first_last, segments);
     fill(c->visit_of, segments);
     fill(c->first_dropped, segments);
@@ -407,6 +459,7 @@ ms_status ms__changes_make(ms__arena *arena, const ms__step *step, ms__changes *
         find_releases(&f);
         for (uint32_t u = 0; u < step->n_units; u++) find_kept(&f, (int32_t)u);
         find_moved(&f);
+        find_inputs(&f);
     }
     ms__arena_free(&scratch);
     return status;

@@ -7,9 +7,11 @@
  *   allocate is there already, held since forward.
  *
  *   Offloading (of the plain variant). What a visit to a unit saves for backward, and nobody else holds, leaves the
- *   device when MS_OFFLOAD_LEAVING more units have run, and is fetched when backward comes to the offloaded visit after
- *   it, or to the last of these units. Casts of parameters, which the variants hold until autocast ends, are dropped
- *   there, and made again when they are needed.
+ *   device when some more units have run, and comes back some units before backward needs it (schedule.h). Casts of
+ *   parameters, which the variants hold until autocast ends, are dropped there, and made again when they are needed.
+ *
+ *   Offloaded inputs (of the recomputed variant). The same for the inputs that one visit alone holds (MS__HOLD), where
+ *   the plan releases them in its backward.
  *
  * So a simulation of these actions plays the same requests as the executor makes (play_changes.c).
  */
@@ -20,22 +22,25 @@
 #include "../profile/step.h"
 
 #define MS__NOBODY (-1)
+#define MS__HOST_ALIGN 512 /* of tensors in host memory */
 
 /* What one unit could change. */
 typedef struct ms__unit_changes {
     int64_t kept_bytes[MS_KEEP_ALL + 1]; /* by enum ms_keep: held from forward on */
     int64_t n_kept[MS_KEEP_ALL + 1];     /* results, by the same */
     int64_t n_runs;                      /* recomputations */
-    int64_t moved_bytes;                 /* to the host and back */
+    int64_t moved_bytes;                 /* to the host and back: what it saves */
+    int64_t input_bytes;                 /* the same of its inputs */
     int64_t dropped_bytes;               /* casts that backward makes again */
 } ms__unit_changes;
 
 /* One run of a unit's forward, and its backward. */
 typedef struct ms__visit {
     int32_t unit;
-    int32_t forward, backward;     /* segments */
-    uint32_t first_moved, n_moved; /* in `moved` */
-    int64_t n_bytes;               /* of them */
+    int32_t forward, backward;      /* segments */
+    uint32_t first_moved, n_moved;  /* in `moved`: what it saves */
+    uint32_t first_input, n_inputs; /* in `inputs` */
+    int64_t n_bytes, input_bytes;   /* of both, on the host */
 } ms__visit;
 
 typedef struct ms__changes {
@@ -52,6 +57,7 @@ typedef struct ms__changes {
     ms__visit *visits;   /* in the order of forward */
     int32_t *visit_of;   /* segment of forward or backward -> its visit, or MS__NOBODY */
     uint32_t *moved;     /* keys, by visit */
+    uint32_t *inputs;    /* keys that only this visit's call holds, by visit */
     int32_t *dropped_in; /* key -> the segment of forward after which a cast of its maker's is dropped, or MS__NOBODY */
     int32_t *first_dropped, *next_dropped; /* segment -> those that are dropped after it; key -> the next one */
     int32_t *first_made, *next_made; /* event of backward -> those that are made again before it; key -> the next */

@@ -6,6 +6,7 @@
 #include "../common/math.h"
 #include "actions.h"
 #include "player.h"
+#include "schedule.h"
 #include "sim_link.h"
 
 /* How far a key is that a unit keeps. */
@@ -17,6 +18,8 @@ static const ms__action *action_of(const ms__player *p, int32_t unit) {
 
 static bool offloads(const ms__action *action) { return action->needs_link && action->is_played; }
 
+static bool moves_inputs(const ms__action *action) { return offloads(action) && action->variant == MS__RECOMPUTED; }
+
 static bool is_needed(const ms_simulation_request *request) {
     for (int64_t i = 0; request->actions != NULL && i < request->n_actions; i++) {
         const ms__action *action = &ms__actions[request->actions[i]];
@@ -25,14 +28,65 @@ static bool is_needed(const ms_simulation_request *request) {
     return false;
 }
 
+/* Where this plan releases a key. */
+static int32_t released_in(const ms__player *p, uint32_t key) {
+    uint32_t split = p->step->keys[key].split;
+    return split == 0 ? MS__NOBODY : p->released_in[split - 1];
+}
+
+/* A unit that is kept may hold the same tensor for longer; then it stays. A key that is not split is released where the
+ * recomputed variant does it. */
+static bool is_moved(const ms__player *p, const ms__visit *visit, uint32_t key) {
+    int32_t at = released_in(p, key);
+    return at == MS__NOBODY || (at < (int32_t)p->step->n_segments && p->step->segments[at].unit == visit->unit &&
+                                p->step->segments[at].phase == MS_PHASE_BACKWARD);
+}
+
+static void find_moved(ms__player *p, int32_t v) {
+    const ms__visit *visit = &p->changes->visits[v];
+    const ms__action *action = action_of(p, visit->unit);
+    ms__offloaded *own = &p->offloaded[v];
+    uint32_t *keys =
+        moves_inputs(action) ? p->changes->inputs + visit->first_input : p->changes->moved + visit->first_moved;
+    uint32_t n = moves_inputs(action) ? visit->n_inputs : visit->n_moved;
+    *own = (ms__offloaded){.first = MS__NOBODY, .next_leaving = MS__NOBODY, .next_fetched = MS__NOBODY};
+    for (uint32_t i = 0; i < n && offloads(action); i++) {
+        if (moves_inputs(action) && !is_moved(p, visit, keys[i])) continue;
+        p->next_moved[keys[i]] = own->first;
+        own->first = (int32_t)keys[i];
+        own->n_bytes += ms__round_up(ms__step_key_bytes(p->step, keys[i]), MS__HOST_ALIGN);
+    }
+    own->is_offloaded = own->first >= 0;
+    own->waits = action->waits;
+}
+
+/* Whoever called a unit holds its inputs until the next one has run. */
+static int32_t leaves_after(const ms__player *p, int32_t v) {
+    if (!p->offloaded[v].waits) return p->schedule.leaving[p->changes->visits[v].unit];
+    return moves_inputs(action_of(p, p->changes->visits[v].unit)) ? 1 : 0;
+}
+
+/* Later visits at whose end others are gone, and whose backward fetches others. What is needed first is fetched
+ * first. */
 static void find_offloaded(ms__player *p) {
-    int32_t before = MS__NOBODY;
-    for (int32_t v = 0; v < p->changes->n_visits; v++) {
-        const ms__visit *visit = &p->changes->visits[v];
-        const ms__action *action = action_of(p, visit->unit);
-        bool is_offloaded = offloads(action) && visit->n_moved > 0;
-        p->offloaded[v] = (ms__offloaded){.before = before, .is_offloaded = is_offloaded, .waits = action->waits};
-        if (is_offloaded) before = v;
+    int32_t n = p->changes->n_visits;
+    for (int32_t v = 0; v < n; v++) p->offloaded[v].first_leaving = p->offloaded[v].first_fetched = MS__NOBODY;
+    for (int32_t v = 0; v < n; v++) {
+        ms__offloaded *own = &p->offloaded[v];
+        int32_t leaving = own->first_leaving, fetched = own->first_fetched, unit = p->changes->visits[v].unit;
+        find_moved(p, v);
+        own->first_leaving = leaving;
+        own->first_fetched = fetched;
+        if (!own->is_offloaded) continue;
+        int32_t gone = v + leaves_after(p, v), back = own->waits ? v : v + p->schedule.ahead[unit];
+        if (gone < n) {
+            own->next_leaving = p->offloaded[gone].first_leaving;
+            p->offloaded[gone].first_leaving = v;
+        }
+        if (back > v && back < n) {
+            own->next_fetched = p->offloaded[back].first_fetched;
+            p->offloaded[back].first_fetched = v;
+        }
     }
 }
 
@@ -46,9 +100,12 @@ ms_status ms__changes_open(ms__player *p, ms__arena *arena, const ms__sim_basis 
         if (status != MS_OK) return status;
         p->changes = own;
     }
-    ms_status status =
-        ms__arena_arrays(arena, MS__ARRAY(p->kept, p->step->n_keys), MS__ARRAY(p->compared, p->step->n_keys),
-                         MS__ARRAY(p->offloaded, (size_t)p->changes->n_visits));
+    ms_status status = ms__arena_arrays(
+        arena, MS__ARRAY(p->kept, p->step->n_keys), MS__ARRAY(p->compared, p->step->n_keys),
+        MS__ARRAY(p->next_moved, p->step->n_keys), MS__ARRAY(p->offloaded, (size_t)p->changes->n_visits));
+    const ms__schedule_request schedule = {p->step, p->changes, p->request->actions, p->request->device->rates,
+                                           p->request->prefetch_depth};
+    if (status == MS_OK) status = ms__schedule_make(arena, &schedule, &p->schedule);
     if (status == MS_OK) find_offloaded(p);
     return status;
 }
@@ -129,30 +186,27 @@ ms_status ms__changes_release(ms__player *p, uint32_t key) {
 /* ---- Offloading ---- */
 
 static int64_t copy_ns(const ms__player *p, int32_t visit) {
-    int64_t rate = ms__link_mb_per_s(p->request->device->rates), n_bytes = p->changes->visits[visit].n_bytes;
-    return rate <= 0 ? 0 : ms__min(n_bytes, MS__MAX_NS / 1000) * 1000 / rate;
+    return ms__copy_ns(p->request->device->rates, p->offloaded[visit].n_bytes);
 }
 
 static int64_t drag_ns(const ms__player *p, int32_t visit) { return copy_ns(p, visit) / MS__LINK_DRAG; }
 
 static ms_status leave(ms__player *p, int32_t v) {
-    const ms__visit *visit = &p->changes->visits[v];
     ms_status status = MS_OK;
     ms__player_wait(p, p->offloaded[v].left_ns, drag_ns(p, v));
     p->offloaded[v].is_away = true;
-    for (uint32_t i = 0; i < visit->n_moved && status == MS_OK; i++)
-        status = ms__player_give(p, p->changes->moved[visit->first_moved + i]);
+    for (int32_t k = p->offloaded[v].first; k >= 0 && status == MS_OK; k = p->next_moved[k])
+        status = ms__player_give(p, (uint32_t)k);
     return status;
 }
 
 static ms_status fetch(ms__player *p, int32_t v, int64_t segment) {
-    const ms__visit *visit = &p->changes->visits[v];
     ms_status status = MS_OK;
     if (!p->offloaded[v].is_away) return MS_OK;
     p->offloaded[v].is_away = false;
-    for (uint32_t i = 0; i < visit->n_moved && status == MS_OK; i++)
-        status = ms__player_take(p, p->changes->moved[visit->first_moved + i], segment);
-    p->now.in_ns = ms__add_ns(ms__max(p->now.in_ns, p->now.device_ns), copy_ns(p, v));
+    for (int32_t k = p->offloaded[v].first; k >= 0 && status == MS_OK; k = p->next_moved[k])
+        status = ms__player_take(p, (uint32_t)k, segment);
+    p->now.in_ns = ms__add_ns(ms__max(p->now.in_ns, ms__player_time(p)), copy_ns(p, v));
     p->offloaded[v].back_ns = p->now.in_ns;
     return status;
 }
@@ -161,26 +215,24 @@ static ms_status end_forward(ms__player *p, int32_t v) {
     ms__offloaded *own = &p->offloaded[v];
     ms_status status = MS_OK;
     if (own->is_offloaded) {
-        p->now.out_ns = ms__add_ns(ms__max(p->now.out_ns, p->now.device_ns), copy_ns(p, v));
+        p->now.out_ns = ms__add_ns(ms__max(p->now.out_ns, ms__player_time(p)), copy_ns(p, v));
         own->left_ns = p->now.out_ns;
-        if (own->waits) status = leave(p, v);
+        if (own->waits) ms__player_wait(p, own->left_ns, 0);
     }
-    int32_t leaving = v - MS_OFFLOAD_LEAVING;
-    if (leaving >= 0 && p->offloaded[leaving].is_offloaded && !p->offloaded[leaving].waits && status == MS_OK)
-        status = leave(p, leaving);
+    for (int32_t u = own->first_leaving; u >= 0 && status == MS_OK; u = p->offloaded[u].next_leaving)
+        status = leave(p, u);
     return status;
 }
 
-/* The visit's own tensors are needed, and those of the offloaded visit before it will be soon. */
+/* The visit's own tensors are needed, and those of others will be soon. */
 static ms_status begin_backward(ms__player *p, int32_t v, int64_t segment) {
     const ms__offloaded *own = &p->offloaded[v];
-    int32_t before = own->before;
     ms_status status = MS_OK;
     if (own->is_offloaded) status = fetch(p, v, segment);
     if (own->back_ns > 0) ms__player_wait(p, own->back_ns, drag_ns(p, v));
-    bool is_near = before >= 0 && v - before <= MS_OFFLOAD_LEAVING;
-    if (before < 0 || p->offloaded[before].waits || !(own->is_offloaded || is_near) || status != MS_OK) return status;
-    return fetch(p, before, segment);
+    for (int32_t u = own->first_fetched; u >= 0 && status == MS_OK; u = p->offloaded[u].next_fetched)
+        status = fetch(p, u, segment);
+    return status;
 }
 
 ms_status ms__changes_begin_event(ms__player *p, uint32_t event, int64_t segment) {
@@ -220,7 +272,6 @@ ms_status ms__changes_end_segment(ms__player *p, int64_t index) {
 
 int64_t ms__changes_host_bytes(const ms__player *p) {
     int64_t n_bytes = 0;
-    for (int32_t v = 0; p->changes != NULL && v < p->changes->n_visits; v++)
-        if (p->offloaded[v].is_offloaded) n_bytes += p->changes->visits[v].n_bytes;
+    for (int32_t v = 0; p->changes != NULL && v < p->changes->n_visits; v++) n_bytes += p->offloaded[v].n_bytes;
     return n_bytes;
 }

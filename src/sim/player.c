@@ -157,9 +157,8 @@ void ms__player_run(ms__player *p, uint32_t phase, uint32_t index, enum ms__role
 
 void ms__player_wait(ms__player *p, int64_t until_ns, int64_t drag_ns) {
     if (!ms__player_on_gpu(p)) return;
-    int64_t waited = ms__max(until_ns - p->now.device_ns, 0);
-    p->now.wait_ns = ms__add_ns(p->now.wait_ns, waited);
-    p->now.device_ns = ms__add_ns(p->now.device_ns, ms__add_ns(waited, drag_ns));
+    p->now.wait_ns = ms__add_ns(p->now.wait_ns, ms__max(until_ns - ms__player_time(p), 0));
+    p->now.device_ns = ms__add_ns(ms__max(p->now.device_ns, until_ns), drag_ns);
 }
 
 int64_t ms__player_time(const ms__player *p) { return ms__max(p->now.device_ns, p->now.host_ns); }

@@ -9,6 +9,7 @@
 #include "allocator.h"
 #include "changes.h"
 #include "roofline.h"
+#include "schedule.h"
 #include "sim.h"
 
 #define MS__NOT_THERE INT64_MIN
@@ -26,10 +27,14 @@ typedef struct ms__peak {
     int64_t parts[MS_N_CATEGORIES];
 } ms__peak;
 
-/* A visit (changes.h) whose tensors are offloaded. */
+/* A visit (changes.h), and what of it is offloaded. Lists end with MS__NOBODY. */
 typedef struct ms__offloaded {
-    int64_t left_ns, back_ns; /* its copies are on the host, and on the device again */
-    int32_t before;           /* the offloaded visit before it, MS__NOBODY: none */
+    int64_t n_bytes;                    /* that are copied */
+    int64_t left_ns, back_ns;           /* its copies are on the host, and on the device again */
+    int32_t first;                      /* key that moves */
+    int32_t first_leaving;              /* visit that is gone when this one has run forward */
+    int32_t first_fetched;              /* visit that is fetched when this one's backward begins */
+    int32_t next_leaving, next_fetched; /* of the lists that this one is in */
     bool is_offloaded, waits, is_away;
 } ms__offloaded;
 
@@ -52,7 +57,9 @@ typedef struct ms__player {
     uint32_t *compared; /* keys of results that are computed to be compared */
     uint32_t n_compared;
     ms__offloaded *offloaded; /* by visit; NULL without changes */
-    int n_steps;              /* that were played: in the first nothing is kept, in the second results are compared */
+    int32_t *next_moved;      /* key -> the next one that moves with it */
+    ms__schedule schedule;
+    int n_steps; /* that were played: in the first nothing is kept, in the second results are compared */
     int64_t parts[MS_N_CATEGORIES];
     int64_t held_bytes;               /* what the parts add up to, rounded */
     int64_t allocated;                /* now */

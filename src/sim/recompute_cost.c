@@ -72,6 +72,7 @@ static void close_unit(const counter *b, uint32_t unit, const ms__unit_changes *
                                             changes->n_kept[k] * ms__kept_result_ns(b->rates));
     out->moved_bytes = changes->moved_bytes;
     out->dropped_bytes = changes->dropped_bytes;
+    out->input_bytes = changes->input_bytes;
     for (int g = 0; g < MS__N_GROUPS; g++) {
         const ms__sums *recomputed = &b->sums[unit][MS__RECOMPUTED][g], *plain = &b->sums[unit][MS__PLAIN][g];
         out->extra[g] = (ms__sums){.host_ns = beyond(recomputed->host_ns, plain->host_ns),

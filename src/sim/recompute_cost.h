@@ -20,7 +20,8 @@ typedef struct ms__recompute_cost {
     int64_t freed_bytes;          /* what the plain variant holds until backward and the recomputed one does not */
     int64_t kept_bytes[MS_KEEP_ALL + 1]; /* by enum ms_keep: what a recomputation then holds (changes.h) */
     int64_t keeping_ns[MS_KEEP_ALL + 1]; /* by the same: what keeping takes the host */
-    int64_t moved_bytes, dropped_bytes;  /* by offloading */
+    int64_t moved_bytes, dropped_bytes;  /* by offloading what it saves, */
+    int64_t input_bytes;                 /* and its inputs */
     bool on_gpu;                         /* queueing and computing overlap */
 } ms__recompute_cost;
 

@@ -69,6 +69,8 @@ static ms_status play_event(ms__player *p, const ms__segment *segment, int64_t i
         return play_operation(p, segment, index, event->index, role);
     case MS__ACCUMULATE:
         return ms__player_give_addend(p, event->index);
+    case MS__HOLD:
+        return MS_OK;
     default:
         return ms__player_take_transient(p, p->scratch_bytes[event->index], index);
     }
@@ -322,8 +324,8 @@ ms_status ms__simulation_read(const ms_simulation_request *theirs, ms_simulation
     if (status != MS_OK) return status;
     request->device = &device->device;
     if (request->profile == NULL) return ms__fail(MS_E_INVALID, "ms_simulation_create: the profile is NULL");
-    if (request->limit_bytes < 0 || (request->flags & ~MS__SIMULATE_ALL) != 0 ||
-        (request->model_options & ~(uint32_t)MS_MODEL_ALL) != 0)
+    if (request->limit_bytes < 0 || request->prefetch_depth < 0 || request->prefetch_depth > MS__MAX_PREFETCH ||
+        (request->flags & ~MS__SIMULATE_ALL) != 0 || (request->model_options & ~(uint32_t)MS_MODEL_ALL) != 0)
         return ms__fail(MS_E_INVALID, "ms_simulation_create: a field of the request is out of range");
     status = check_actions(request, request->profile->step);
     if (status == MS_OK) request->flags = ms__step_flags(request->flags, ms__is_changed(request));
@@ -356,12 +358,14 @@ ms_status ms__simulate(const ms_simulation_request *request, const ms__sim_basis
     ms_simulation *sim = calloc(1, sizeof *sim);
     if (sim == NULL) return ms__fail_memory(sizeof *sim);
     sim->n_segments = p.step->n_segments;
+    sim->n_units = p.step->n_units;
     sim->segments = calloc((size_t)sim->n_segments + 1, sizeof *sim->segments);
     if (sim->segments == NULL) status = ms__fail_memory((size_t)sim->n_segments * sizeof *sim->segments);
     if (status == MS_OK && ms__has_blocks(request->device, request->flags))
         status = ms__allocator_create(request->limit_bytes, &p.allocator);
     if (status == MS_OK) status = open_player(&p, &arena);
     if (status == MS_OK) status = ms__changes_open(&p, &arena, basis);
+    if (status == MS_OK) status = ms__schedule_copy(&sim->arena, &p.schedule, p.step->n_units, &sim->schedule);
     if (status == MS_OK) status = play_all(&p, sim);
     if (status == MS_OK) status = ms__apply_actions(request, basis, sim);
     ms__allocator_destroy(p.allocator);
@@ -385,6 +389,7 @@ ms_status ms_simulation_create(const ms_simulation_request *theirs, ms_simulatio
 
 void ms_simulation_destroy(ms_simulation *sim) {
     if (sim == NULL) return;
+    ms__arena_free(&sim->arena);
     free(sim->segments);
     free(sim);
 }
@@ -400,4 +405,13 @@ ms_status ms_simulation_get_segment(const ms_simulation *sim, int64_t index, ms_
     if (sim == NULL || index < 0 || index >= sim->n_segments)
         return ms__fail(MS_E_INVALID, "ms_simulation_get_segment: the simulation is NULL or the index out of range");
     return ms__struct_write(MS__STRUCT(ms_simulation_segment), &sim->segments[index], out);
+}
+
+ms_status ms_simulation_get_schedule(const ms_simulation *sim, int64_t unit, int64_t *out_leaves_after,
+                                     int64_t *out_fetched_before) {
+    if (sim == NULL || unit < 0 || unit >= sim->n_units || out_leaves_after == NULL || out_fetched_before == NULL)
+        return ms__fail(MS_E_INVALID, "ms_simulation_get_schedule: an argument is NULL or the unit out of range");
+    *out_leaves_after = sim->schedule.leaving == NULL ? 0 : sim->schedule.leaving[unit];
+    *out_fetched_before = sim->schedule.ahead == NULL ? 0 : sim->schedule.ahead[unit];
+    return MS_OK;
 }

@@ -6,11 +6,15 @@
 #include "order.h"
 #include "recompute_cost.h"
 #include "roofline.h"
+#include "schedule.h"
 
 struct ms_simulation {
     ms_simulation_summary summary;
     ms_simulation_segment *segments; /* owned */
     int64_t n_segments;
+    int64_t n_units;
+    ms__schedule schedule; /* belongs to the arena; its arrays are NULL if nothing is offloaded */
+    ms__arena arena;
 };
 
 #define MS__SIMULATE_ALL                                                                                               \

@@ -18,8 +18,9 @@ import pytest
 import memscale
 import zoo
 from memscale import AsyncOffloadConfig, Config, OptimizationMode
+from memscale._base.arguments import make_settings
 from memscale._settings import BOOLEAN, Settings, field_docs, number, setting
-from memscale.config import engine_settings
+from memscale.config import TECHNIQUE_FIELDS, async_settings, engine_settings
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(memscale.__file__).parent
@@ -154,10 +155,9 @@ def test_contradictions(fields, words):
 
 
 NOT_YET = [
-    {"enable_offloading": True}, {"enable_tiling": True}, {"use_mixed_precision": True}, {"use_8bit_optimizer": True},
-    {"observability_port": 9000}, {"verify_correctness": True}, {"async_offload": True}, {"auto_policy": True},
+    {"enable_tiling": True}, {"use_mixed_precision": True}, {"use_8bit_optimizer": True},
+    {"observability_port": 9000}, {"verify_correctness": True}, {"auto_policy": True},
     {"step_in_backward": True}, {"offload_dir": "x"}, {"optimizer_backend": "bitsandbytes"}, {"loss_backend": "liger"},
-    {"async_config": AsyncOffloadConfig(), "async_offload": True},
 ]  # fmt: skip
 
 
@@ -176,13 +176,14 @@ def test_asking_for_what_is_not_there_yet(fields):
 
 def test_every_field_that_is_not_there_yet_is_tested():
     missing = {doc.name for doc in field_docs(Config) if doc.available.startswith(("no", "only"))}
-    assert missing == {name for fields in NOT_YET for name in fields} | {"max_cpu_offload_gb"}  # accepted, no effect
+    assert missing == {name for fields in NOT_YET for name in fields}
 
 
 @pytest.mark.parametrize(
     "fields",
     [
-        {"enable_offloading": False}, {"enable_tiling": False}, {"use_mixed_precision": False}, {"warmup_steps": 1},
+        {"enable_offloading": False}, {"enable_offloading": True}, {"async_offload": True},
+        {"enable_tiling": False}, {"use_mixed_precision": False}, {"warmup_steps": 1},
         {"observability_port": None}, {"async_offload": False}, {"async_config": None}, {"offload_dir": None},
         {"optimizer_backend": "memscale"}, {"optimizer_backend": "torch"}, {"loss_backend": "torch"},
         {"max_cpu_offload_gb": 1},
@@ -202,13 +203,10 @@ def test_modes_skip_what_is_not_there_yet(mode, no_warnings):
 @pytest.mark.parametrize(("text", "asked"), [("1", True), ("true", True), ("0", False), ("", False), ("off", False)])
 def test_environment_variable(monkeypatch, text, asked):
     monkeypatch.setenv("MEMSCALE_ASYNC_OFFLOAD", text)
-    config = Config(enable_logging=False)
-    if asked:
-        with pytest.raises(memscale.MemScaleError, match="async_offload=True.*not in this version"):
-            memscale.wrap(zoo.make("mlp"), config)
-        memscale.wrap(zoo.make("mlp"), config, async_offload=False)  # the argument wins
-    else:
-        memscale.wrap(zoo.make("mlp"), config)
+    assert make_settings(Config()).async_offload is asked
+    assert make_settings(Config(), async_offload=False).async_offload is False  # the argument wins
+    model = memscale.wrap(zoo.make("mlp"), Config(enable_logging=False))
+    assert memscale.executor_of(model).config.async_offload is asked
 
 
 def test_environment_variable_that_means_nothing(monkeypatch):
@@ -330,8 +328,8 @@ def properties_of(settings):
 def unread_fields(settings, folder=PACKAGE):
     """Fields that this version claims to have and that no module of the package reads, nor gives to the engine in C."""
     sources = [path for path in folder.rglob("*.py") if path not in (folder / "config.py", folder / "_settings.py")]
-    texts = [path.read_text() for path in sources] + [inspect.getsource(engine_settings)]
-    read = {name for text in texts for name in config_reads(ast.parse(text))}
+    texts = [path.read_text() for path in sources] + [inspect.getsource(f) for f in (engine_settings, async_settings)]
+    read = set(TECHNIQUE_FIELDS) | {name for text in texts for name in config_reads(ast.parse(text))}
     for name, fields in properties_of(settings).items():
         read |= fields if name in read else set()
     available = {doc.name for doc in field_docs(settings) if doc.available == "yes"}

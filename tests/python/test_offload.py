@@ -401,20 +401,63 @@ def test_the_pool_is_taken_once():
     assert after["n_late"] <= before["n_late"] + 4  # the first group of each backward may be
 
 
-@pytest.mark.parametrize("action", ["offload", "recompute_offload"])
-def test_layers_are_fetched_ahead(small_and_late, action):
-    small_and_late["n_leaving"] = 0
-    model = zoo.wrap_with(chain(n=8), [action])
+def test_layers_are_fetched_ahead():
+    """One is gone as soon as it has run, and fetched when backward begins with the next."""
+    model = zoo.wrap_with(chain(n=8), ["offload"], [(0, 1)] * 8)
     for _ in range(3):
         loss_of(model).backward()
     stats = stats_of(model)
-    assert stats["n_fetches"] == stats["n_puts"] == (24 if action == "offload" else 21)  # the first input is the user's
+    assert stats["n_fetches"] == stats["n_puts"] == 24
     assert stats["n_late"] == 3  # the last layer's, once in a step
+
+
+@pytest.mark.parametrize("n_ahead", [1, 3])
+def test_inputs_are_fetched_ahead(n_ahead):
+    model = zoo.wrap_with(chain(n=8), ["recompute_offload"], [(1, n_ahead)] * 8)
+    for _ in range(3):
+        loss_of(model).backward()
+    stats = stats_of(model)
+    assert stats["n_puts"] == 21  # the first layer's input is the user's
+    assert stats["n_fetches"] == 18  # the last layer's is still there
+    assert stats["n_late"] == (0 if n_ahead == 1 else 4)  # no layer runs three after two of them: learned in two steps
+
+
+def test_a_backward_in_another_order_is_learned():
+    """Two branches: backward comes to the layers of the first one when no mark for them was passed."""
+
+    class Branches(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.left, self.right = chain(n=4), chain(n=4)
+
+        def forward(self, x):
+            return self.left(x), self.right(x)
+
+    def run(model):
+        found, lates = [], []
+        for step in range(6):
+            torch.manual_seed(step)
+            left, right = model(torch.ones(4, 16))
+            (left.pow(2).sum() * 3).backward()  # the one that ran first, first
+            right.pow(2).sum().backward()
+            found.append(gradients(model))
+            lates.append(stats_of(model)["n_late"] if hasattr(model, "_memscale_executor") else 0)
+        return found, lates
+
+    torch.manual_seed(0)
+    plain = Branches()
+    model = copy.deepcopy(plain)
+    zoo.wrap_with(model, ["offload"], [(0, 1)] * 8)
+    expected, _ = run(plain)
+    found, lates = run(model)
+    zoo.assert_same(expected, found)
+    per_step = [after - before for before, after in zip([0, *lates], lates)]
+    assert per_step[-1] < per_step[0]
 
 
 @pytest.mark.parametrize("others", ["keep", "recompute"])
 def test_layers_are_gone_when_two_more_have_run(others, small_and_late):
-    """Whatever is done to the others; and they are fetched when backward is two layers away."""
+    """Whatever is done to the others; and they are fetched when backward is two layers away: without a schedule."""
     small_and_late["delay_ns"] = 20_000_000  # a forward takes less
     pending = {}  # by layer: how many are on their way out when it runs
 
@@ -578,8 +621,7 @@ def test_detach_lets_go_of_host_memory():
 
 def test_an_interrupt_while_something_is_fetched_early(monkeypatch):
     """It is the user's, at whichever tensor it comes."""
-    monkeypatch.setattr(offloading, "N_LEAVING", 0)
-    real, model = torch.empty, zoo.wrap_with(chain(n=6), ["offload"])
+    real, model = torch.empty, zoo.wrap_with(chain(n=6), ["offload"], [(0, 1)] * 6)
     left = [0]  # storages until the interrupt
 
     def empty(*args, **kwargs):

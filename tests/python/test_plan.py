@@ -149,7 +149,7 @@ def test_attributes(planned, gpt2):
     assert plan.baseline_peak_bytes == plan.predicted_peak_bytes  # it all fits
     assert plan.baseline_step_seconds == plan.step_seconds > 0
     assert plan.predicted_slowdown == 0
-    assert plan.host_bytes == plan.host_limit_bytes == 0
+    assert plan.host_bytes == 0 < plan.host_limit_bytes < plan.baseline_peak_bytes  # all that could be offloaded
     assert plan.model_options == ()
     assert plan.shape == tuple(gpt2[1]["input_ids"].shape)
     assert plan.fits
@@ -298,7 +298,7 @@ def test_the_trade(rich, planned):
             plan.pareto(wrong)
     for reached in planned().pareto():
         assert reached.model_options == ()
-        assert reached.host_bytes == 0
+        assert reached.host_bytes >= 0
     for again in (Plan.from_json(plan.to_json()), pickle.loads(pickle.dumps(plan))):
         with pytest.raises(memscale.MemScaleError, match="read from JSON.*memscale.plan"):
             again.pareto()

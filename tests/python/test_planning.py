@@ -88,8 +88,11 @@ def test_only_what_was_measured(gpu):
     cpu = _devices.find("cpu")
     kept = {action.identifier for action in ACTIONS if action.keeps}
     for mode in ("conservative", "balanced", "aggressive"):
-        assert names(asked(gpu, mode, unrunnable=False)) == ({"recompute"}, set())
+        copies = set() if mode == "conservative" else {"offload_blocking", "recompute_offload_blocking"}
+        assert names(asked(gpu, mode, unrunnable=False)) == ({"recompute", *kept, *copies}, set())
         assert names(asked(cpu, mode, unrunnable=False)) == ({"recompute", *kept}, set())
+    copies = {"offload", "recompute_offload"}
+    assert names(asked(gpu, async_offload=True, unrunnable=False)) == ({"recompute", *kept, *copies}, set())
     everything = asked(gpu, "aggressive").core
     assert everything.actions == sum(1 << action.number for action in ACTIONS) - 1
     assert everything.model_options == sum(option.flag for option in MODEL_OPTIONS)
@@ -159,7 +162,6 @@ def test_host_memory(gpu):
 def test_host_memory_does_not_count_where_nothing_goes_there(gpu):
     """Otherwise plans would change from day to day for no reason."""
     assert asked(gpu, "conservative").core.host_limit_bytes == 0
-    assert asked(gpu, "aggressive", unrunnable=False).core.host_limit_bytes == 0
     assert asked(gpu, enable_offloading=False).core.host_limit_bytes == 0
     assert asked(device_with(gpu, is_integrated=True), "aggressive").core.host_limit_bytes == 0
 
@@ -189,7 +191,7 @@ def test_fields_that_say_nothing_about_plans(gpu):
     for fields in (
         {"use_static_profiling": False}, {"use_empirical_fallback": False}, {"warmup_steps": 5},
         {"enable_logging": False}, {"log_file": "x"}, {"observability_port": 9000}, {"verify_correctness": True},
-        {"async_offload": True}, {"auto_policy": True}, {"offload_dir": "/tmp"}, {"loss_backend": "torch"},
+        {"auto_policy": True}, {"offload_dir": "/tmp"}, {"loss_backend": "torch"},
     ):  # fmt: skip
         assert values(asked(gpu, max_cpu_offload_gb=1, **fields)) == same
 

@@ -20,8 +20,11 @@ MIXTURES = {
     "both": ["recompute_except_both"],
     "offload": ["offload"],
     "blocking": ["offload_blocking"],
+    "inputs": ["recompute_offload"],
+    "inputs blocking": ["recompute_offload_blocking"],
     "mixed": ["offload", "keep", "recompute_except_both", "recompute"],
     "sparse": ["recompute_except_products", "offload", "keep", "keep", "keep"],
+    "inputs mixed": ["recompute_offload", "keep", "recompute_except_both", "recompute_offload", "offload"],
 }
 N_STEPS = 5  # the first is checked, in the second results are compared
 EAGER = {"attn_implementation": "eager"}
@@ -32,6 +35,9 @@ QUICK = [
     ("bert", {}, "bf16", "products"),
     ("llama", {}, "fp32", "both"),
     ("llama", EAGER, "fp32", "both"),
+    ("llama", {}, "fp32", "inputs"),
+    ("t5", {}, "fp32", "inputs"),
+    ("bert", {}, "bf16", "inputs mixed"),
     ("llama", {}, "bf16", "offload"),
     ("t5", {}, "fp32", "products"),
     ("resnet", {}, "fp32", "both"),
@@ -46,6 +52,7 @@ TOO_HIGH = {
     ("albert", "offload"),
     ("albert", "blocking"),
     ("unet", "sparse"),
+    ("unet", "inputs mixed"),
     ("albert", "mixed"),
     ("distilbert", "mixed"),
 }
@@ -64,11 +71,11 @@ def simulate(profile, actions):
     return profile.core.simulate(profile.device, actions=numbers.tobytes(), limit_bytes=0, flags=0)
 
 
-def measure(build, batch, actions, precision):
+def measure(build, batch, actions, precision, schedule=None):
     with Meter() as meter:
         model = build()
         args, kwargs = batch()
-        zoo.wrap_with(model, actions)
+        zoo.wrap_with(model, actions, schedule)
         updater = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
         for step in range(N_STEPS):
             with meter.mark(f"step {step}"):
@@ -101,7 +108,7 @@ def check(name, changes, precision, mixture):
     simulated = simulate(known, actions)
     predicted = known.predict({unit.name: actions[i % len(actions)] for i, unit in enumerate(known.units)})
     with zoo.plain_or_skip(autocast=precision == "bf16"):
-        meter = measure(build, batch, MIXTURES[mixture], precision)
+        meter = measure(build, batch, MIXTURES[mixture], precision, simulated["schedule"])
     steady, highest = meter[f"step {N_STEPS - 1}"].peak, max(meter[f"step {n}"].peak for n in range(1, N_STEPS))
     assert simulated["steady_peak_bytes"] == pytest.approx(steady, rel=TOLERANCE), meter.at_peak(f"step {N_STEPS - 1}")
     assert predicted.needed_bytes >= (1 - TOLERANCE) * highest  # also of the step that compares

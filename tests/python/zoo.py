@@ -518,7 +518,10 @@ def empty_profile() -> _core.Profile:
     return _core.profile_from_json(json.dumps(profile))
 
 
-def plan_of(model: nn.Module, actions: Sequence[str]) -> Plan:
+Schedule = Sequence[tuple[int, int]]  # by layer: when what is offloaded leaves, and when it is fetched
+
+
+def plan_of(model: nn.Module, actions: Sequence[str], schedule: Schedule | None = None) -> Plan:
     """A plan with these actions, by identifiers, in turn, even if they save nothing; as it would be in a file."""
     with torch.random.fork_rng():  # the first call makes a model
         document = json.loads(_some_plan())
@@ -528,6 +531,8 @@ def plan_of(model: nn.Module, actions: Sequence[str]) -> Plan:
         {**entry, "name": name, "param_bytes": param_bytes(module), "action": actions[i % len(actions)]}
         for i, (name, module) in enumerate(find_units(model).items())
     ]
+    for unit, (leaves_after, fetched_before) in zip(document["units"], schedule or ()):
+        unit |= {"leaves_after": leaves_after, "fetched_before": fetched_before}
     return Plan.from_json(json.dumps(document))
 
 
@@ -554,10 +559,10 @@ def train_or_skip(model: nn.Module, batch: Batch, *, autocast: bool, **options: 
         return train(model, batch, autocast=autocast, **options)
 
 
-def wrap_with(model: nn.Module, actions: Sequence[str], **config: Any) -> nn.Module:
+def wrap_with(model: nn.Module, actions: Sequence[str], schedule: Schedule | None = None, **config: Any) -> nn.Module:
     """Wrap with a plan of these actions, which layers get in turn."""
     settings = memscale.Config(enable_logging=False, **config)
-    return memscale.wrap(model, settings, plan=plan_of(model, actions))
+    return memscale.wrap(model, settings, plan=plan_of(model, actions, schedule))
 
 
 def everything_recomputed(model: nn.Module, **config: Any) -> nn.Module:

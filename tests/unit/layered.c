@@ -76,6 +76,8 @@ static void forward(model *m) {
         if (m->twist == CASTS && u == 0) cast_weight(m);
         run(m, &m->layers[u], false);
         if (m->recomputed) drop_saved(m, &m->layers[u]);
+        if (m->recomputed && u > 0) say(&m->s, MS_TRACE_INPUT, m->layers[u - 1].out, 0);
+        if (m->recomputed && u > 1 && m->twist == SHARED_INPUTS) say(&m->s, MS_TRACE_INPUT, m->layers[0].out, 0);
     }
     in_unit(&m->s, -1);
     compute(&m->s, "aten.mean.default");

@@ -24,6 +24,7 @@ class Action(NamedTuple):
     recomputes: bool  # runs as recomputed, else as plain
     needs_link: bool
     is_runnable: bool  # this version can run it
+    waits: bool  # nothing else runs during its copies
 
 
 class ModelOption(NamedTuple):

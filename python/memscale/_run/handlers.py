@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -12,7 +11,7 @@ from .._trace.model_modules import calls_compiled
 from ..plans import Plan
 from .hooks import active_hooks
 from .messages import Messages
-from .offloading import N_LEAVING, Offloading
+from .offloading import Offloading
 from .recomputation import Unit
 from .watching import Watching
 
@@ -25,6 +24,8 @@ class Parts(NamedTuple):
     offloading: Offloading
     exclude: Callable[[Unit, str, bool], None]  # a layer that cannot be recomputed, why, and whether that is a surprise
 
+
+_LEAVING = _core.OFFLOAD_LEAVING  # where a plan has no schedule
 
 Handler = Callable[[Parts, Unit, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -62,32 +63,30 @@ def _check(parts: Parts, unit: Unit, call: _core.Call, args: tuple[Any, ...], kw
     return output
 
 
-def _recompute_near(parts: Parts, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """It is recomputed, shortly after a layer that is offloaded."""
+def _recompute_beside(parts: Parts, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """It is recomputed, and others are offloaded."""
     parts.offloading.mark(unit)
     return _recompute(parts, unit, args, kwargs)
 
 
-def _keep_near(parts: Parts, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """It is kept, shortly after a layer that is offloaded."""
+def _keep_beside(parts: Parts, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """It is kept, and others are offloaded."""
     if _is_inside_hooks(parts):
         return unit.plain(*args, **kwargs)
     return parts.offloading.run_kept(unit, args, kwargs)
 
 
-def _recompute_offload(
-    parts: Parts, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any], *, waits: bool = False
-) -> Any:
+def _recompute_offload(parts: Parts, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """It is recomputed in backward, from inputs that are in host memory meanwhile."""
-    parts.offloading.take_inputs(unit, waits=waits)
+    parts.offloading.take_inputs(unit)
     return _recompute(parts, unit, args, kwargs)
 
 
-def _offload(parts: Parts, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any], *, waits: bool = False) -> Any:
+def _offload(parts: Parts, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What it saves for backward is in host memory meanwhile."""
     if _is_inside_hooks(parts):
         return unit.plain(*args, **kwargs)
-    return parts.offloading.run(unit, args, kwargs, waits=waits)
+    return parts.offloading.run(unit, args, kwargs)
 
 
 # By the identifier in the table of C; None: as without MemScale. An action without a handler can be planned, but not
@@ -96,26 +95,28 @@ HANDLERS: dict[str, Handler | None] = {
     "keep": None,
     "recompute": _recompute,
     "offload": _offload,
-    "offload_blocking": functools.partial(_offload, waits=True),
+    "offload_blocking": _offload,
     "recompute_offload": _recompute_offload,
-    "recompute_offload_blocking": functools.partial(_recompute_offload, waits=True),
+    "recompute_offload_blocking": _recompute_offload,
 }
 HANDLERS.update((row.identifier, _recompute) for row in ACTIONS if row.keeps)  # with the results that unit.keeps says
 
-# The same for layers that run shortly after one that is offloaded.
-_NEAR: dict[Handler | None, Handler] = {None: _keep_near, _recompute: _recompute_near}
+# The same where other layers are offloaded, whose tensors leave and are fetched while these run.
+_BESIDE: dict[Handler | None, Handler] = {None: _keep_beside, _recompute: _recompute_beside}
 
 
 def assign(units: Iterable[Unit], plan: Plan) -> None:
     """Let units run as the plan says, from their next forward on."""
-    rows = {entry.name: ACTIONS[entry.action] for entry in plan.entries}
-    n_near = 0
+    entries = {entry.name: entry for entry in plan.entries}
+    offloads = any(ACTIONS[entry.action].needs_link for entry in plan.entries)
     for unit in units:
-        row = rows[unit.name]
+        entry = entries[unit.name]
+        row = ACTIONS[entry.action]
+        times = (entry.leaves_after, entry.fetched_before)
+        unit.schedule = (*(times if any(times) else (_LEAVING, _LEAVING)), row.waits)
         _set(unit, row.identifier, row.keeps)
-        if n_near > 0:
-            unit.handler = _NEAR.get(unit.handler, unit.handler)
-        n_near = N_LEAVING if row.needs_link else n_near - 1
+        if offloads:
+            unit.handler = _BESIDE.get(unit.handler, unit.handler)
 
 
 def assign_one(units: Iterable[Unit], identifier: str) -> None:

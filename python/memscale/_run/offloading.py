@@ -16,7 +16,7 @@ from .. import _core
 from .._base.vocabulary import ACTIONS
 from .._hw import gpu
 from .._show.text import size
-from ..config import Config, engine_settings
+from ..config import Config, async_settings, engine_settings
 from ..errors import MemScaleError
 from ..plans import Plan
 from .messages import Messages
@@ -24,7 +24,6 @@ from .recomputation import Unit
 
 _LARGE = 4 << 30  # pinning so much takes seconds
 OPTIONS: dict[str, Any] = {"least_bytes": _core.OFFLOAD_LEAST_BYTES}  # smaller tensors stay where they are
-N_LEAVING = _core.OFFLOAD_LEAVING  # a layer's tensors are gone when so many more layers have run
 
 
 class Offloading:
@@ -52,7 +51,10 @@ class Offloading:
             self._messages.warn(f"offloading lacks host memory ({error}); what does not fit stays on the device")
 
     def _make(self) -> _core.OffloadEngine:
-        nothing, options = torch.empty(0, device=self._device), {"n_leaving": N_LEAVING, **OPTIONS}
+        nothing, options = torch.empty(0, device=self._device), dict(OPTIONS)
+        settings = async_settings(self._config)
+        if settings.pool_gb is not None:
+            options["pinned_bytes"] = round(settings.pool_gb * 1e9)
         limit = _core.host_limit(engine_settings(self._config)["offload_limit_bytes"])
         if self._device.type == "cpu":
             return _core.OffloadEngine(nothing.device, nothing, limit_bytes=limit, **options)
@@ -61,27 +63,27 @@ class Offloading:
         index = nothing.device.index
         return _core.OffloadEngine(nothing.device, nothing, index=index, gpu=gpu.get(), limit_bytes=limit, **options)
 
-    def run(self, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any], *, waits: bool) -> Any:
+    def run(self, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a unit's forward, and copy what it saves to the host."""
         if self._engine is None or self._cannot_copy():
             return unit.plain(*args, **kwargs)
-        return self._engine.run(unit, args, kwargs, unit.number, waits)
+        return self._engine.run(unit, args, kwargs, unit.number, unit.schedule)
 
     def run_kept(self, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run the forward of a unit that keeps what it saves, shortly after one that does not."""
+        """Run the forward of a unit that keeps what it saves."""
         if self._engine is None or self._cannot_copy():
             return unit.plain(*args, **kwargs)
         return self._engine.run_kept(unit, args, kwargs)
 
-    def take_inputs(self, unit: Unit, *, waits: bool) -> None:
+    def take_inputs(self, unit: Unit) -> None:
         """Copy the inputs of a unit, which is recomputed, to the host after its next forwards."""
         if self._engine is None or self._cannot_copy():
             unit.put_inputs = None
         elif unit.put_inputs is None:
-            unit.put_inputs = functools.partial(self._engine.put_inputs, unit.number, waits)
+            unit.put_inputs = functools.partial(self._engine.put_inputs, unit.number, unit.schedule)
 
     def mark(self, unit: Unit) -> None:
-        """Let a unit that is recomputed shortly after an offloaded one tell when backward comes to it."""
+        """Let a unit that is recomputed tell when backward comes to it."""
         if self._engine is None or self._cannot_copy():
             unit.put_inputs = None
         elif unit.put_inputs is None:
@@ -111,5 +113,14 @@ class Offloading:
 
     def release(self) -> None:
         """Let go of the engine: its host memory goes with the last graph that needs it."""
+        settings = async_settings(self._config)
+        if self._engine is not None and settings.debug:
+            stats = self._engine.stats()
+            self._messages.info(
+                f"offloading copied {size(stats['put_bytes'])} to {size(stats['pool_bytes'])} of host memory in "
+                f"{stats['n_puts']} transfers, and {size(stats['fetched_bytes'])} back in {stats['n_fetches']}; "
+                f"{stats['n_late']} of these began when they were needed. Host memory was taken {stats['n_grows']} "
+                f"times, and {stats['n_refused']} transfers found none"
+            )
         self._engine = None
         self._n_refused = 0

@@ -32,4 +32,5 @@ class Unit(_core.Unit):
         self.param_bytes = param_bytes
         self.number = number  # its place among the units of its model
         self.handler: Callable[..., Any] | None = None  # how it runs; None: as without MemScale
+        self.schedule = (0, 0, False)  # leaves_after, fetched_before (PlanEntry); do copies run alone?
         self.excluded: str | None = None  # why it may never be recomputed

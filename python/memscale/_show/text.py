@@ -188,10 +188,7 @@ def _changes(plan: Plan) -> str:
     n = len(plan.entries)
     groups = [entries for techniques, entries in plan.groups().items() if techniques]
     texts = [(ACTIONS[entries[0].action].sentence, len(entries)) for entries in groups]
-    if len(texts) == 1:
-        changes = [texts[0][0] % f"{texts[0][1]} of {n} layers"]
-    else:
-        changes = [text % count for text, count in texts]
-        changes[:1] = [f"of {n} layers {text}" for text in changes[:1]]
+    counts = [f"{count} of {n} layers" if i == 0 else count for i, (_, count) in enumerate(texts)]
+    changes = [sentence % count for (sentence, _), count in zip(texts, counts)]
     options = [option.sentence.rstrip(".") for option in MODEL_OPTIONS if plan.option_flags & option.flag]
     return ", ".join(changes + [text[0].lower() + text[1:] for text in options])

@@ -151,6 +151,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             self._n_saves += 1
         self.trace.events.extend((_core.TRACE_SAVE, self.number(tensor), self._saves[id(call)][index]))
 
+    def note_inputs(self, tensors: list[torch.Tensor]) -> None:
+        """The unit that has just run holds these, for its recomputation."""
+        with torch._C.DisableTorchFunction():
+            numbers = [self.number(tensor) for tensor in tensors]
+        for index in numbers:
+            if index >= 0:
+                self.trace.events.extend((_core.TRACE_INPUT, index, 0))
+
     def note_detach(self, tensor: torch.Tensor) -> None:
         """Autograd detaches what becomes the gradient of a parameter that has none. It may have been there for long:
         that of a tied weight is complete only when backward has come to its first use."""

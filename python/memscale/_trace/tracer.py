@@ -47,6 +47,7 @@ class _TracedUnit:
         self.unit = _core.Unit(name, module, self._forward)
         self.unit.on_backward = self._begin_recompute
         self.unit.on_save = recorder.note_save
+        self.unit.put_inputs = recorder.note_inputs
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         recorder = self.recorder

@@ -217,6 +217,7 @@ class Watch:
             recorder.phase(FORWARD)
         for index, unit in enumerate(self._units):
             unit.on_save = recorder.note_save
+            unit.put_inputs = recorder.note_inputs
             unit.on_backward = functools.partial(self._begin_recomputation, index)
             unit.on_end = functools.partial(recorder.recompute_unit, -1)
             unit.on_check = self._change_stage
@@ -344,7 +345,7 @@ class Watch:
         self.is_recording = False
         _take_off(self.recorder)
         for unit in self._units:
-            unit.on_save = unit.on_backward = unit.on_end = unit.on_check = None
+            unit.on_save = unit.put_inputs = unit.on_backward = unit.on_end = unit.on_check = None
 
 
 def _call(this: weakref.ref[Watch], method: Callable[..., Any], *step: Any) -> Any:

@@ -99,16 +99,25 @@ TEST(caps) {
     CHECK_EQ_INT(ms_budget_get_cap(GIB, INT64_MAX), 0);
 }
 
-/* Actions that no executor runs are not planned unless asked for, and host memory is not offloaded to itself. */
+/* Actions that no executor runs are not planned unless asked for, and host memory is not offloaded to itself. Copies
+ * run beside what is computed only where that is asked for. */
 TEST(techniques) {
     ms_settings settings = settings_of(MS_MODE_AGGRESSIVE);
     ms_device gpu = device_of(&gpu_rates, MS_DEVICE_GPU, GIB), old = device_of(&old_rates, MS_DEVICE_GPU, GIB);
     ms_device cpu = device_of(&cpu_rates, MS_DEVICE_HOST, GIB), own = device_of(&gpu_rates, MS_DEVICE_INTEGRATED, GIB);
     ms_plan_request request = request_for(&settings, &gpu, &host);
-    CHECK(request.actions == 1U << MS_ACTION_RECOMPUTE && request.model_options == 0 && request.host_limit_bytes == 0);
-    CHECK_EQ_INT(request_for(&settings, &cpu, &host).actions,
-                 1U << MS_ACTION_RECOMPUTE | 1U << MS_ACTION_RECOMPUTE_EXCEPT_BOTH |
-                     1U << MS_ACTION_RECOMPUTE_EXCEPT_PRODUCTS | 1U << MS_ACTION_RECOMPUTE_EXCEPT_ATTENTION);
+    const uint32_t kept = 1U << MS_ACTION_RECOMPUTE | 1U << MS_ACTION_RECOMPUTE_EXCEPT_BOTH |
+                          1U << MS_ACTION_RECOMPUTE_EXCEPT_PRODUCTS | 1U << MS_ACTION_RECOMPUTE_EXCEPT_ATTENTION;
+    const uint32_t blocking = 1U << MS_ACTION_OFFLOAD_BLOCKING | 1U << MS_ACTION_RECOMPUTE_OFFLOAD_BLOCKING;
+    const uint32_t overlapping = 1U << MS_ACTION_OFFLOAD | 1U << MS_ACTION_RECOMPUTE_OFFLOAD;
+    CHECK_EQ_INT(request.actions, kept | blocking);
+    CHECK(request.model_options == 0 && request.host_limit_bytes > 0);
+    CHECK_EQ_INT(request_for(&settings, &cpu, &host).actions, kept);
+    settings.flags = MS_SETTINGS_ASYNC;
+    settings.prefetch_depth = 3;
+    request = request_for(&settings, &gpu, &host);
+    CHECK_EQ_INT(request.actions, kept | overlapping);
+    CHECK_EQ_INT(request.prefetch_depth, 3);
     settings.flags = MS_SETTINGS_UNRUNNABLE;
     request = request_for(&settings, &gpu, &host);
     CHECK(request.actions == (1U << MS_N_ACTIONS) - 2 && request.model_options == MS_MODEL_ALL);
@@ -153,7 +162,7 @@ TEST(settings_that_are_refused) {
     const struct {
         int64_t budget_bytes, utilization_ppm;
         uint32_t techniques, flags;
-    } bad[] = {{-1, 1, 0, 0}, {0, 0, 0, 0}, {0, 1000001, 0, 0}, {0, 1, 32, 0}, {0, 1, 0, 16}};
+    } bad[] = {{-1, 1, 0, 0}, {0, 0, 0, 0}, {0, 1000001, 0, 0}, {0, 1, 32, 0}, {0, 1, 0, 32}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         ms_settings settings = good;
         settings.budget_bytes = bad[i].budget_bytes;
@@ -162,6 +171,9 @@ TEST(settings_that_are_refused) {
         settings.flags = bad[i].flags;
         CHECK_STATUS(ms_plan_request_init(&request, &settings, &gpu, NULL), MS_E_INVALID);
     }
+    ms_settings deep = good;
+    deep.prefetch_depth = 1 << 20;
+    CHECK_STATUS(ms_plan_request_init(&request, &deep, &gpu, NULL), MS_E_INVALID);
     ms_device wrong = gpu;
     wrong.kind = MS_DEVICE_HOST;
     CHECK_STATUS(ms_plan_request_init(&request, &good, &wrong, NULL), MS_E_INVALID);

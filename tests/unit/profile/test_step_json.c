@@ -367,7 +367,7 @@ TEST(wrong_tapes) {
     static const char *const tapes[] = {"7",             /* no array */
                                         "[2]",           /* no operand */
                                         "[2,0,0]",       /* nor here */
-                                        "[7,0]",         /* an unknown code */
+                                        "[8,0]",         /* an unknown code */
                                         "[-1,0]",        /* and another */
                                         "[2,0.5]",       /* no whole number */
                                         "[2,4194305]",   /* out of range */

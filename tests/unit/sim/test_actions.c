@@ -36,18 +36,19 @@ TEST(names_of_actions) {
     }
 }
 
-/* Exactly the actions that offload copy, and these need a link. Plans use recomputation, and on a CPU kept results. */
+/* Exactly the actions that offload copy, and these need a link. Plans use all that can be run. */
 TEST(needs_of_actions) {
     for (int32_t a = 0; a < MS_N_ACTIONS; a++) {
         ms_action_info info = info_of(a);
         CHECK_EQ_INT(info.is_runnable, a != MS_ACTION_TILE);
-        CHECK_EQ_INT(ms__actions[a].chosen_on >> MS_DEVICE_GPU & 1, a <= MS_ACTION_RECOMPUTE);
-        CHECK_EQ_INT(ms__actions[a].chosen_on >> MS_DEVICE_HOST & 1, a <= MS_ACTION_RECOMPUTE_EXCEPT_ATTENTION);
+        for (int kind = 0; kind < MS_N_DEVICE_KINDS; kind++)
+            CHECK_EQ_INT(ms__actions[a].chosen_on >> kind & 1, a != MS_ACTION_TILE);
+        CHECK_EQ_INT(info.waits, a == MS_ACTION_OFFLOAD_BLOCKING || a == MS_ACTION_RECOMPUTE_OFFLOAD_BLOCKING);
         CHECK_EQ_INT(info.needs_link, (info.techniques & MS_TECHNIQUE_OFFLOAD) != 0);
         CHECK_EQ_INT(info.needs_tiles, (info.techniques & MS_TECHNIQUE_TILE) != 0);
         CHECK_EQ_INT(info.techniques == 0, a == MS_ACTION_KEEP);
         CHECK_EQ_INT(info.techniques & ~(uint32_t)MS_TECHNIQUE_ALL, 0);
-        CHECK_EQ_INT(ms__actions[a].is_played, a <= MS_ACTION_OFFLOAD_BLOCKING);
+        CHECK_EQ_INT(ms__actions[a].is_played, a != MS_ACTION_TILE);
     }
     CHECK_EQ_INT(info_of(MS_ACTION_RECOMPUTE_EXCEPT_BOTH).keeps, MS_KEEP_ATTENTION | MS_KEEP_PRODUCTS);
     CHECK_EQ_INT(info_of(MS_ACTION_RECOMPUTE_OFFLOAD).techniques, MS_TECHNIQUE_RECOMPUTE | MS_TECHNIQUE_OFFLOAD);
@@ -74,10 +75,11 @@ static ms__recompute_cost cost_of(bool on_gpu) {
                                 .kept_bytes = {0, 300, 500, 800},
                                 .moved_bytes = 900,
                                 .dropped_bytes = 50,
+                                .input_bytes = 64,
                                 .on_gpu = on_gpu};
 }
 
-static const ms_unit unit = {.name = "unit", .input_bytes = 64};
+static const ms_unit unit = {.name = "unit"};
 
 static void check_effect(const ms__effect *e, int64_t held, int64_t forward, int64_t backward, int64_t copy,
                          int64_t extra_ns) {
@@ -131,11 +133,11 @@ static bool is_possible(const ms__recompute_cost *cost, const ms_unit *u, int32_
 
 TEST(effects_that_are_none) {
     ms__recompute_cost nothing = {.on_gpu = false}, cost = cost_of(false);
-    ms_unit first = {.name = "first"}; /* no other unit keeps its inputs */
     for (int32_t a = 0; a < MS_N_ACTIONS; a++) CHECK_EQ_INT(is_possible(&nothing, &unit, a), a == MS_ACTION_KEEP);
-    CHECK(!is_possible(&cost, &first, MS_ACTION_RECOMPUTE_OFFLOAD));
-    CHECK(!is_possible(&cost, &first, MS_ACTION_RECOMPUTE_OFFLOAD_BLOCKING));
-    CHECK(is_possible(&cost, &first, MS_ACTION_OFFLOAD));
+    cost.input_bytes = 0; /* others hold its inputs, too */
+    CHECK(!is_possible(&cost, &unit, MS_ACTION_RECOMPUTE_OFFLOAD));
+    CHECK(!is_possible(&cost, &unit, MS_ACTION_RECOMPUTE_OFFLOAD_BLOCKING));
+    CHECK(is_possible(&cost, &unit, MS_ACTION_OFFLOAD));
     cost.freed_bytes = 800; /* as much as both keep */
     CHECK(!is_possible(&cost, &unit, MS_ACTION_RECOMPUTE_EXCEPT_BOTH));
     CHECK(is_possible(&cost, &unit, MS_ACTION_RECOMPUTE_EXCEPT_PRODUCTS));

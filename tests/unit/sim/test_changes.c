@@ -35,10 +35,17 @@ static result play(const ms_profile *profile, const int32_t *actions, const ms_r
     return r;
 }
 
-/* Every layer with the same action, on a CPU. */
+/* Copies take no time. */
+static ms_rates fast_link(void) {
+    ms_rates rates = SMALL_RATES(0);
+    rates.to_device_mb_per_s = rates.from_device_mb_per_s = 1000000000;
+    return rates;
+}
+
+/* Every layer with the same action, on a CPU with a fast link. */
 static result play_all(int n_layers, twist odd, int32_t action) {
     ms_profile *profile = layered_profile(n_layers, odd);
-    ms_rates rates = SMALL_RATES(0);
+    ms_rates rates = fast_link();
     int32_t actions[MAX_LAYERS];
     for (int u = 0; u < n_layers; u++) actions[u] = action;
     result r = play(profile, actions, &rates);
@@ -145,7 +152,7 @@ TEST(tensors_leave) {
     CHECK_EQ_INT(later.summary.host_bytes, n * SAVED);
 }
 
-/* Backward of a layer has its own tensors, and fetches those of the offloaded layer before. */
+/* Backward of a layer has its own tensors, and fetches those of the layer before. */
 TEST(tensors_come_back) {
     const int n = 6;
     result now = play_all(n, NOTHING, MS_ACTION_OFFLOAD_BLOCKING), later = play_all(n, NOTHING, MS_ACTION_OFFLOAD);
@@ -159,19 +166,82 @@ TEST(tensors_come_back) {
     }
 }
 
-/* A layer that is kept fetches the offloaded one that ran at most two layers before it. */
+/* A layer that is kept fetches the offloaded one before it. */
 TEST(kept_layers_fetch_for_others) {
     static const int32_t actions[] = {MS_ACTION_OFFLOAD, MS_ACTION_KEEP, MS_ACTION_KEEP, MS_ACTION_KEEP,
                                       MS_ACTION_KEEP};
     const int n = 5;
     ms_profile *profile = layered_profile(n, NOTHING);
-    ms_rates rates = SMALL_RATES(0);
+    ms_rates rates = fast_link();
     const int32_t all_kept[MAX_LAYERS] = {0};
     result mixed = play(profile, actions, &rates), kept = play(profile, all_kept, &rates);
     int first = FIRST_LAYER + n + 1;
     CHECK_EQ_INT(kept.peaks[first] - mixed.peaks[first], SAVED);         /* layer 4 */
     CHECK_EQ_INT(kept.peaks[first + 1] - mixed.peaks[first + 1], SAVED); /* layer 3 */
-    CHECK_EQ_INT(kept.peaks[first + 2], mixed.peaks[first + 2]);         /* layer 2 fetches */
+    CHECK_EQ_INT(kept.peaks[first + 2] - mixed.peaks[first + 2], SAVED); /* layer 2 */
+    CHECK_EQ_INT(kept.peaks[first + 3], mixed.peaks[first + 3]);         /* layer 1 fetches */
+    ms_profile_destroy(profile);
+}
+
+/* What a recomputed layer starts from, the output of the layer before, leaves and comes back in the same way. */
+TEST(inputs_leave_and_come_back) {
+    const int n = 6;
+    result stay = play_all(n, NOTHING, MS_ACTION_RECOMPUTE), later = play_all(n, NOTHING, MS_ACTION_RECOMPUTE_OFFLOAD);
+    result now = play_all(n, NOTHING, MS_ACTION_RECOMPUTE_OFFLOAD_BLOCKING);
+    int first = FIRST_LAYER + n + 1;
+    for (int u = 0; u < n; u++) {
+        CHECK_EQ_INT(stay.ends[FIRST_LAYER + u] - now.ends[FIRST_LAYER + u], u <= 1 ? 0 : (u - 1) * MIB);
+        CHECK_EQ_INT(stay.ends[FIRST_LAYER + u] - later.ends[FIRST_LAYER + u], u <= 2 ? 0 : (u - 2) * MIB);
+        int others = n - 2 - u < 0 ? 0 : n - 2 - u; /* layers whose inputs are still away */
+        CHECK_EQ_INT(stay.peaks[first + u] - now.peaks[first + u], others * MIB);
+    }
+    CHECK_EQ_INT(later.ends[later.n - 1], stay.ends[stay.n - 1]);
+    CHECK_EQ_INT(later.summary.host_bytes, (n - 1) * MIB);
+    CHECK_EQ_INT(now.summary.host_bytes, (n - 1) * MIB);
+}
+
+/* A tensor that several layers were given stays. */
+TEST(inputs_of_several_layers_stay) {
+    const int n = 6;
+    CHECK_EQ_INT(play_all(n, SHARED_INPUTS, MS_ACTION_RECOMPUTE_OFFLOAD).summary.host_bytes, (n - 2) * MIB);
+}
+
+static void schedule_of(const ms_profile *profile, const int32_t *actions, const ms_rates *rates, int64_t *out_wait_ns,
+                        int64_t *out_leaves_after, int64_t *out_fetched_before) {
+    ms_simulation_request request = {.struct_bytes = sizeof request,
+                                     .profile = profile,
+                                     .actions = actions,
+                                     .n_actions = profile->n_units,
+                                     .device = DEVICE_OF(rates, 0)};
+    ms_simulation_summary summary = {.struct_bytes = sizeof summary};
+    ms_simulation *sim = NULL;
+    CHECK_STATUS(ms_simulation_create(&request, &sim), MS_OK);
+    CHECK_STATUS(ms_simulation_get_summary(sim, &summary), MS_OK);
+    CHECK_STATUS(ms_simulation_get_schedule(sim, 0, out_leaves_after, out_fetched_before), MS_OK);
+    CHECK_STATUS(ms_simulation_get_schedule(sim, profile->n_units, out_leaves_after, out_fetched_before), MS_E_INVALID);
+    *out_wait_ns = summary.wait_ns;
+    ms_simulation_destroy(sim);
+}
+
+/* The slower the link, the later a layer is gone and the earlier it is fetched, so that nothing waits for its copies.
+ * A layer takes 900 us forward and 300 backward; 3.5 MiB take 4 and 1700 us. */
+TEST(slow_copies_have_more_time) {
+    static const int64_t mb_per_s[] = {1000000, 2200};
+    static const int32_t actions[MAX_LAYERS] = {MS_ACTION_OFFLOAD};
+    ms_profile *profile = layered_profile(MAX_LAYERS, NOTHING);
+    int64_t leaves_before = 0, fetched_before = 0;
+    for (int i = 0; i < 2; i++) {
+        ms_rates rates = SMALL_RATES(80);
+        rates.launch_ns = 100000;
+        int64_t wait_ns = 0, leaves = 0, fetched = 0;
+        rates.to_device_mb_per_s = rates.from_device_mb_per_s = mb_per_s[i];
+        schedule_of(profile, actions, &rates, &wait_ns, &leaves, &fetched);
+        CHECK_EQ_INT(wait_ns, 0);
+        CHECK(i == 0 ? leaves == MS_OFFLOAD_LEAVING && fetched >= 1
+                     : leaves > leaves_before && fetched > fetched_before);
+        leaves_before = leaves;
+        fetched_before = fetched;
+    }
     ms_profile_destroy(profile);
 }
 
@@ -226,5 +296,6 @@ TEST(a_step_that_was_only_seen_kept) {
 
 SUITE(changes, CASE(products_are_held), CASE(they_go_when_they_were_used), CASE(they_are_not_computed_again),
       CASE(what_is_not_kept), CASE(the_first_step_is_a_check), CASE(tensors_leave), CASE(tensors_come_back),
-      CASE(kept_layers_fetch_for_others), CASE(copies_take_time), CASE(casts_are_made_again),
+      CASE(kept_layers_fetch_for_others), CASE(inputs_leave_and_come_back), CASE(inputs_of_several_layers_stay),
+      CASE(slow_copies_have_more_time), CASE(copies_take_time), CASE(casts_are_made_again),
       CASE(a_step_that_was_only_seen_kept));

@@ -111,22 +111,6 @@ TEST(plain_and_recomputed_are_left_alone) {
     check_times(&r, STEP_NS + OP_NS, 0, 0);
 }
 
-/* Unit 1 is recomputed from the output of unit 0, 2048 bytes: four slots of 512. */
-TEST(inputs_offloaded) {
-    static const int64_t change[N_SEGMENTS] = {[LOSS] = -2048, [BACKWARD] = -2048};
-    for (int now = 0; now < 2; now++) {
-        result r = play(MS_ACTION_KEEP, now ? MS_ACTION_RECOMPUTE_OFFLOAD_BLOCKING : MS_ACTION_RECOMPUTE_OFFLOAD, 0);
-        check_peaks(&r, second_recomputed_peaks, change);
-        check_times(&r, STEP_NS + OP_NS + 8000 + 500, 8000, 2048);
-        CHECK_EQ_INT(r.segments[BACKWARD_1].duration_ns, 2 * OP_NS + 8500);
-    }
-    /* of unit 0 there is nothing to copy: its input is not an activation */
-    result r = play(MS_ACTION_RECOMPUTE_OFFLOAD_BLOCKING, MS_ACTION_KEEP, 0),
-           recomputed = play(MS_ACTION_RECOMPUTE, MS_ACTION_KEEP, 0);
-    CHECK(memcmp(r.segments, recomputed.segments, sizeof r.segments) == 0);
-    check_times(&r, recomputed.summary.step_ns, 0, 0);
-}
-
 /* While the unit runs in tiles, three of four tiles are not allocated; its two operations are queued three more
  * times. */
 TEST(tiles) {
@@ -278,7 +262,6 @@ TEST(everything_adds_up) {
     ms_profile_destroy(profile);
 }
 
-SUITE(sim_actions, CASE(plain_and_recomputed_are_left_alone), CASE(inputs_offloaded), CASE(tiles),
-      CASE(moments_of_8_bits), CASE(weights_in_two_halves), CASE(moments_in_host_memory),
-      CASE(gradients_in_host_memory), CASE(loss_by_tiles), CASE(a_state_without_actions),
-      CASE(an_optimizer_step_in_pieces), CASE(everything_adds_up));
+SUITE(sim_actions, CASE(plain_and_recomputed_are_left_alone), CASE(tiles), CASE(moments_of_8_bits),
+      CASE(weights_in_two_halves), CASE(moments_in_host_memory), CASE(gradients_in_host_memory), CASE(loss_by_tiles),
+      CASE(a_state_without_actions), CASE(an_optimizer_step_in_pieces), CASE(everything_adds_up));

@@ -44,7 +44,7 @@ TEST(copies_in_slots) {
     static const int64_t times[][2] = {{0, 0}, {10999, 0}, {11000, 1}, {131999, 11}, {132000, 12}, {MS__MAX_NS, 12}};
     for (size_t i = 0; i < sizeof times / sizeof *times; i++)
         CHECK_EQ_INT(ms__link_hide_slots(&link, times[i][0]), times[i][1]);
-    CHECK_EQ_INT(ms__link_drag_ns(&link, 42000), 60000 / 8);
+    CHECK_EQ_INT(ms__link_drag_ns(&link, 42000), 60000 / 24);
     CHECK_EQ_INT(ms__link_drag_ns(&link, 0), 0);
     CHECK_EQ_INT(ms__link_copy_slots(&none, 42000), 0);
     CHECK_EQ_INT(ms__link_hide_slots(&none, 42000), 0);

@@ -273,13 +273,33 @@ static int read_simulation(PyObject *self, const simulation_arguments *arguments
     return read_array(arguments->actions, sizeof *out->actions, (const void **)&out->actions, &out->n_actions);
 }
 
-static PyObject *simulation_dict(core_state *state, const ms_simulation *sim) {
+/* A list of tuples (leaves_after, fetched_before), one for each unit. */
+static PyObject *schedule_of(core_state *state, const ms_simulation *sim, int64_t n_units) {
+    PyObject *list = PyList_New(0);
+    for (int64_t unit = 0; list != NULL && unit < n_units; unit++) {
+        int64_t leaves_after = 0, fetched_before = 0;
+        ms_status status = ms_simulation_get_schedule(sim, unit, &leaves_after, &fetched_before);
+        PyObject *row = status == MS_OK ? Py_BuildValue("(LL)", (long long)leaves_after, (long long)fetched_before)
+                                        : core_raise(state, status);
+        if (row == NULL || PyList_Append(list, row) < 0) Py_CLEAR(list);
+        Py_XDECREF(row);
+    }
+    return list;
+}
+
+static int set_steals(PyObject *dict, const char *key, PyObject *value) {
+    int status = value == NULL ? -1 : PyDict_SetItemString(dict, key, value);
+    Py_XDECREF(value);
+    return status;
+}
+
+static PyObject *simulation_dict(core_state *state, const ms_simulation *sim, int64_t n_units) {
     ms_simulation_summary s = {.struct_bytes = sizeof s};
     ms_status status = ms_simulation_get_summary(sim, &s);
     PyObject *dict = status == MS_OK ? summary_of(&s) : core_raise(state, status);
-    PyObject *segments = dict == NULL ? NULL : segments_of(sim);
-    if (segments == NULL || PyDict_SetItemString(dict, "segments", segments) < 0) Py_CLEAR(dict);
-    Py_XDECREF(segments);
+    if (dict != NULL && (set_steals(dict, "segments", segments_of(sim)) < 0 ||
+                         set_steals(dict, "schedule", schedule_of(state, sim, n_units)) < 0))
+        Py_CLEAR(dict);
     return dict;
 }
 
@@ -302,7 +322,9 @@ static PyObject *profile_simulate(PyObject *self, PyObject *args, PyObject *keyw
     status = ms_simulation_create(&request, &sim);
     Py_END_ALLOW_THREADS
     core_state *state = core_state_of_type(Py_TYPE(self));
-    PyObject *result = status == MS_OK ? simulation_dict(state, sim) : core_raise(state, status);
+    ms_profile_view view = {.struct_bytes = sizeof view};
+    if (status == MS_OK) status = ms_profile_get_view(request.profile, &view);
+    PyObject *result = status == MS_OK ? simulation_dict(state, sim, view.n_units) : core_raise(state, status);
     ms_simulation_destroy(sim);
     return result;
 }

@@ -30,17 +30,17 @@ static ms_status init_request(const ms_settings *settings, const ms_device *devi
 
 static PyObject *request_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     static const char *const names[] = {
-        "device", "techniques", "budget_bytes", "utilization_ppm", "slowdown_ppm",   "offload_limit_bytes",
-        "force",  "unrunnable", "fixed",        "grown",           "occupied_bytes", NULL};
+        "device",     "techniques", "budget_bytes", "utilization_ppm", "slowdown_ppm", "offload_limit_bytes", "force",
+        "unrunnable", "fixed",      "grown",        "occupied_bytes",  "overlaps",     "prefetch_depth",      NULL};
     core_state *state = core_state_of_type(type);
     PyObject *device = NULL;
     unsigned int techniques = 0;
     long long budget = 0, utilization = 850000, slowdown = -1, offload_limit = -1;
-    long long occupied = 0;
-    int force = 0, unrunnable = 0, fixed = 0, grown = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|$O!ILLLLppppL:Request", (char **)names, state->device_type,
+    long long occupied = 0, depth = 0;
+    int force = 0, unrunnable = 0, fixed = 0, grown = 0, overlaps = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|$O!ILLLLppppLpL:Request", (char **)names, state->device_type,
                                      &device, &techniques, &budget, &utilization, &slowdown, &offload_limit, &force,
-                                     &unrunnable, &fixed, &grown, &occupied))
+                                     &unrunnable, &fixed, &grown, &occupied, &overlaps, &depth))
         return NULL;
     if (device == NULL) {
         PyErr_SetString(PyExc_TypeError, "Request() needs a device");
@@ -53,8 +53,10 @@ static PyObject *request_new(PyTypeObject *type, PyObject *args, PyObject *keywo
                             .offload_limit_bytes = offload_limit,
                             .techniques = techniques,
                             .flags = (force ? MS_SETTINGS_FORCE : 0U) | (unrunnable ? MS_SETTINGS_UNRUNNABLE : 0U) |
-                                     (fixed ? MS_SETTINGS_FIXED : 0U) | (grown ? MS_SETTINGS_GROWN : 0U),
-                            .occupied_bytes = occupied};
+                                     (fixed ? MS_SETTINGS_FIXED : 0U) | (grown ? MS_SETTINGS_GROWN : 0U) |
+                                     (overlaps ? MS_SETTINGS_ASYNC : 0U),
+                            .occupied_bytes = occupied,
+                            .prefetch_depth = depth};
     ms_plan_request request = {.struct_bytes = sizeof request};
     ms_status status = init_request(&settings, core_device_of(state, device), &request);
     if (status != MS_OK) return core_raise(state, status);

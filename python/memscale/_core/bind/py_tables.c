@@ -12,10 +12,10 @@ static PyObject *action_row(core_state *state, int32_t index) {
     ms_action_info info = {.struct_bytes = sizeof info};
     ms_status status = ms_action_get_info(index, &info);
     if (status != MS_OK) return core_raise(state, status);
-    return Py_BuildValue("(issssIINNN)", (int)index, info.name, info.identifier, info.sentence, info.letter,
+    return Py_BuildValue("(issssIINNNN)", (int)index, info.name, info.identifier, info.sentence, info.letter,
                          (unsigned int)info.techniques, (unsigned int)info.keeps,
                          PyBool_FromLong((long)info.recomputes), PyBool_FromLong((long)info.needs_link),
-                         PyBool_FromLong((long)info.is_runnable));
+                         PyBool_FromLong((long)info.is_runnable), PyBool_FromLong((long)info.waits));
 }
 
 static PyObject *model_option_row(core_state *state, int32_t index) {

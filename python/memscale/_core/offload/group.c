@@ -17,7 +17,7 @@ int64_t core_count_users(core_state *state, PyObject *storage) {
     return n;
 }
 
-int core_group_open(core_group *self, OffloadEngine *engine, PyObject *owner, int waits) {
+int core_group_open(core_group *self, OffloadEngine *engine, PyObject *owner, const core_schedule *schedule) {
     self->lock = PyThread_allocate_lock();
     if (self->lock == NULL) {
         (void)PyErr_NoMemory();
@@ -26,8 +26,8 @@ int core_group_open(core_group *self, OffloadEngine *engine, PyObject *owner, in
     Py_INCREF((PyObject *)engine);
     self->engine = engine;
     self->owner = owner;
-    self->waits = waits;
-    self->task = CORE_NO_TASK;
+    self->schedule = *schedule;
+    self->task = self->mark.task = CORE_NO_TASK;
     return 0;
 }
 
@@ -93,20 +93,33 @@ static void drop(core_piece *piece) {
 static void join_leaving(core_group *self) {
     OffloadEngine *engine = self->engine;
     self->state = GROUP_LEAVING;
+    self->is_marked = self->schedule.waits || self->schedule.fetched_before <= 0;
     self->left_at = engine->clock;
     self->after = NULL;
     self->before = engine->last;
     *(engine->last == NULL ? &engine->first : &engine->last->after) = self;
-    engine->last = engine->newest = self;
+    engine->last = self;
+    self->is_listed = 1;
+}
+
+static void leave_list(core_group *self) {
+    OffloadEngine *engine = self->engine;
+    if (!self->is_listed) return;
+    *(self->before == NULL ? &engine->first : &self->before->after) = self->after;
+    *(self->after == NULL ? &engine->last : &self->after->before) = self->before;
+    self->before = self->after = NULL;
+    self->is_listed = 0;
 }
 
 /* From LEAVING to another state. */
 static void quit_leaving(core_group *self, int state) {
-    OffloadEngine *engine = self->engine;
-    *(self->before == NULL ? &engine->first : &self->before->after) = self->after;
-    *(self->after == NULL ? &engine->last : &self->after->before) = self->before;
-    self->before = self->after = NULL;
     self->state = state;
+    if (self->is_marked) leave_list(self);
+}
+
+static void set_marked(core_group *self) {
+    self->is_marked = 1;
+    if (self->state != GROUP_LEAVING) leave_list(self);
 }
 
 /* Nothing is in flight any more, for `stream`. In a forked child there never was. */
@@ -160,7 +173,8 @@ int core_group_visit(const core_group *self, visitproc visit, void *arg) {
 /* The engine forgets the group before anything of it goes. */
 void core_group_clear(core_group *self) {
     settle(self);
-    if (self->engine != NULL && self->engine->newest == self) self->engine->newest = NULL;
+    if (self->engine != NULL) leave_list(self);
+    core_mark_clear(&self->mark);
     ms_offload_free(self->core);
     self->core = NULL;
     Py_ssize_t n = self->n_pieces;
@@ -178,6 +192,12 @@ void core_group_clear(core_group *self) {
 
 /* ---- To the host ---- */
 
+/* Does nobody else hold its storage? -1 with an exception. */
+static int is_alone(core_state *state, const OffloadEngine *engine, const core_piece *piece) {
+    int64_t n_holders = core_count_users(state, piece->storage);
+    return n_holders < 0 ? -1 : n_holders == engine->n_holders;
+}
+
 /* Is it worth a copy? Not if somebody else holds it, which a copy would not free; not if it is small, or if little of
  * it is used, which belongs to something larger. -1 with an exception. */
 static int is_worth_it(core_state *state, const core_group *self, const core_piece *piece) {
@@ -186,9 +206,7 @@ static int is_worth_it(core_state *state, const core_group *self, const core_pie
     if (piece->stays || piece->n_users == 0 || n_used < piece->n_bytes / 2 || n_used < engine->least_bytes) return 0;
     int64_t n_bytes = ask(piece->storage, state->str_nbytes);
     if (n_bytes != piece->n_bytes) return n_bytes < 0 ? -1 : 0; /* it was given another size since */
-    if (!self->is_alone) return 1;
-    int64_t n_holders = core_count_users(state, piece->storage);
-    return n_holders < 0 ? -1 : n_holders == engine->n_holders;
+    return self->are_inputs ? 1 : is_alone(state, engine, piece);
 }
 
 /* The pieces that are copied; all others stay. -1 with an exception. */
@@ -206,17 +224,45 @@ static Py_ssize_t list_pieces(core_state *state, core_group *self, ms_offload_pi
     return n;
 }
 
+/* An input that somebody else holds stays, and is not copied the next time: it would be there twice in backward. */
+static int keep_shared(core_state *state, core_group *self) {
+    for (Py_ssize_t i = 0; self->are_inputs && i < self->n_pieces; i++) {
+        core_piece *piece = &self->pieces[i];
+        int is_own = piece->stays || piece->storage == NULL ? 1 : is_alone(state, self->engine, piece);
+        if (is_own < 0 || (is_own == 0 && core_input_share(self->engine, &piece->place) < 0)) return -1;
+        if (is_own == 0) piece->stays = 1;
+    }
+    return 0;
+}
+
+/* A group that has to be gone; NULL: none. One without `core` is put by another thread at this moment. */
+static core_group *find_due(const OffloadEngine *engine) {
+    core_group *group = engine->first;
+    while (group != NULL && (group->state != GROUP_LEAVING || group->core == NULL ||
+                             engine->clock - group->left_at <= group->schedule.leaves_after))
+        group = group->after;
+    return group;
+}
+
+/* The unit that should have had a mark did not run. */
+static void forget_unmarked(OffloadEngine *engine) {
+    for (core_group *group = engine->first, *next; group != NULL; group = next) {
+        next = group->after;
+        if (engine->clock - group->left_at > group->schedule.fetched_before) set_marked(group);
+    }
+}
+
 /* The stream that the storages were put on waits for their copies: it is the one that torch gives their memory to. */
 int core_offload_tick(core_state *state, OffloadEngine *engine) {
     ms_status status = MS_OK;
-    core_group *oldest = engine->first;
+    core_group *due;
     engine->clock++;
     engine->is_short = 0;
-    while (status == MS_OK && oldest != NULL && engine->clock - oldest->left_at > engine->n_leaving) {
-        if (oldest->core == NULL) break; /* another thread puts it at this moment */
-        status = ms_offload_settle(oldest->core, oldest->stream);
-        if (status == MS_OK) let_go(oldest);
-        oldest = engine->first;
+    forget_unmarked(engine);
+    while (status == MS_OK && (due = find_due(engine)) != NULL) {
+        if (keep_shared(state, due) < 0) return -1;
+        status = ms_offload_settle(due->core, due->stream);
+        if (status == MS_OK) let_go(due);
     }
     if (status == MS_OK) return 0;
     (void)core_raise(state, status);
@@ -235,7 +281,10 @@ static ms_status put(core_group *self, const ms_offload_piece *pieces, int64_t k
     status = ms_offload_put(core, key, pieces, n_pieces, stream, self, &made);
     Py_END_ALLOW_THREADS
     self->core = made;
-    if (status != MS_OK) quit_leaving(self, GROUP_OPEN);
+    if (status != MS_OK) {
+        quit_leaving(self, GROUP_OPEN);
+        set_marked(self);
+    }
     return status;
 }
 
@@ -259,7 +308,19 @@ static int note_others(core_state *state, const core_group *self) {
     return 0;
 }
 
+/* Nothing else runs during the copies. Whoever called the unit still holds its inputs; they go after the next unit. */
+static int wait_now(core_state *state, core_group *self) {
+    ms_status status = ms_offload_settle(self->core, self->stream);
+    self->schedule.leaves_after = 1;
+    if (status == MS_OK && !self->are_inputs) let_go(self);
+    if (status == MS_OK) return 0;
+    (void)core_raise(state, status);
+    return -1;
+}
+
 int core_group_put(core_state *state, core_group *self, int64_t key) {
+    if (core_mark_set(&self->mark, self->engine) < 0) return -1;
+    self->key = key;
     ms_offload_piece *pieces = PyMem_Calloc((size_t)self->n_pieces + 1, sizeof *pieces);
     if (pieces == NULL) {
         (void)PyErr_NoMemory();
@@ -280,11 +341,7 @@ int core_group_put(core_state *state, core_group *self, int64_t key) {
         (void)core_raise(state, status);
         return -1;
     }
-    if (self->state == GROUP_LEAVING && self->waits) {
-        settle(self);
-        let_go(self);
-    }
-    return 0;
+    return self->state == GROUP_LEAVING && self->schedule.waits ? wait_now(state, self) : 0;
 }
 
 /* ---- Back ---- */
@@ -367,7 +424,7 @@ static int forgive(OffloadEngine *engine, const core_state *state) {
 int core_group_fetch_early(core_state *state, core_group *self) {
     uint64_t stream = 0;
     PyObject *owner = self->owner;
-    if (self->state != GROUP_AWAY || self->waits || self->engine->is_short) return 0;
+    if (self->state != GROUP_AWAY || self->schedule.waits || self->engine->is_short) return 0;
     Py_INCREF(owner);
     int status = core_offload_stream(state, self->engine, &stream);
     if (status == 0 && self->stream == stream && lock_group(self, 0)) {
@@ -378,31 +435,85 @@ int core_group_fetch_early(core_state *state, core_group *self) {
     return status;
 }
 
-void core_mark_set(core_mark *self, const OffloadEngine *engine) {
-    core_group *newest = engine->newest;
-    int is_near = newest != NULL && engine->clock - newest->left_at <= engine->n_leaving;
-    self->task = CORE_NO_TASK;
-    self->group = is_near ? newest : NULL;
-    self->owner = is_near ? newest->owner : NULL;
-    Py_XINCREF(self->owner);
+/* ---- Marks ---- */
+
+static int is_due_here(const core_group *group, int64_t clock) {
+    return !group->is_marked && clock - group->left_at == group->schedule.fetched_before;
 }
 
-int core_mark_passed(core_state *state, core_mark *self) {
-    if (self->owner == NULL) return 0;
-    int64_t task = core_current_task(state);
-    if (task == CORE_NO_TASK && PyErr_Occurred()) return -1;
-    int is_first = self->task != task;
-    self->task = task;
-    return is_first ? core_group_fetch_early(state, self->group) : 0;
-}
-
-static int fetch_ahead(core_state *state, core_group *self) {
-    for (int64_t n = 1; n <= self->engine->n_ahead && !self->waits; n++) {
-        core_group *next = ms_offload_next(self->core, n);
-        if (next != NULL && core_group_fetch_early(state, next) < 0) return -1;
+int core_mark_set(core_mark *self, OffloadEngine *engine) {
+    Py_ssize_t n = 0;
+    for (const core_group *group = engine->first; group != NULL; group = group->after)
+        n += is_due_here(group, engine->clock);
+    core_mark_clear(self);
+    if (n == 0) return 0;
+    self->items = PyMem_Calloc((size_t)n, sizeof *self->items);
+    if (self->items == NULL) {
+        (void)PyErr_NoMemory();
+        return -1;
+    }
+    for (core_group *group = engine->last, *before; group != NULL; group = before) {
+        before = group->before;
+        if (!is_due_here(group, engine->clock)) continue;
+        Py_INCREF(group->owner);
+        self->items[self->n++] = (struct core_marked){.owner = group->owner, .group = group};
+        set_marked(group);
     }
     return 0;
 }
+
+void core_mark_clear(core_mark *self) {
+    struct core_marked *items = self->items;
+    Py_ssize_t n = self->n;
+    *self = (core_mark){.task = CORE_NO_TASK};
+    for (Py_ssize_t i = 0; i < n; i++) Py_DECREF(items[i].owner);
+    PyMem_Free(items);
+}
+
+int core_mark_passed(core_state *state, core_mark *self) {
+    if (self->n == 0) return 0;
+    int64_t task = core_current_task(state);
+    if (task == CORE_NO_TASK && PyErr_Occurred()) return -1;
+    if (self->task == task) return 0;
+    self->task = task;
+    for (Py_ssize_t i = 0; i < self->n; i++)
+        if (core_group_fetch_early(state, self->items[i].group) < 0) return -1;
+    return 0;
+}
+
+/* ---- Learning ---- */
+
+#define OFTEN 2 /* times in a row */
+
+/* Was the group still away when backward came to it? */
+static int note_arrival(const core_group *self, int is_late) {
+    OffloadEngine *engine = self->engine;
+    size_t key = (size_t)self->key;
+    if (key >= engine->n_lates) {
+        size_t n = key + 64;
+        uint8_t *grown = PyMem_Realloc(engine->lates, n);
+        if (grown == NULL) {
+            (void)PyErr_NoMemory();
+            return -1;
+        }
+        memset(grown + engine->n_lates, 0, n - engine->n_lates);
+        engine->lates = grown;
+        engine->n_lates = n;
+    }
+    if (engine->lates[key] < OFTEN) engine->lates[key] = is_late ? (uint8_t)(engine->lates[key] + 1) : 0;
+    return 0;
+}
+
+/* Where backward runs in another order than the plan foresees, a group is fetched when the one is used that was used
+ * before it the last time. */
+static int fetch_learned(core_state *state, const core_group *self) {
+    core_group *next = ms_offload_next(self->core, 1);
+    int is_known = next != NULL && (size_t)next->key < self->engine->n_lates;
+    if (!is_known || self->engine->lates[next->key] < OFTEN) return 0;
+    return core_group_fetch_early(state, next);
+}
+
+/* ---- Use ---- */
 
 /* Let `stream` wait for the copies; the first request of a backward tells the engine where backward is. */
 static int wait_for(core_state *state, core_group *self, uint64_t stream, int is_first) {
@@ -423,6 +534,7 @@ static int bring(core_state *state, core_group *self, Py_ssize_t index, int64_t 
     int is_first = self->task != task;
     int is_away = self->state == GROUP_AWAY || (self->state == GROUP_HERE && self->pieces[index].storage == NULL);
     self->engine->n_late += is_first && is_away;
+    if (is_first && !self->schedule.waits && note_arrival(self, is_away) < 0) return -1;
     if (is_away && fetch(state, self, is_first ? -1 : index, stream) < 0) return -1;
     int has_to_wait = is_first || self->state != GROUP_HERE || self->stream != stream;
     if (has_to_wait && wait_for(state, self, stream, is_first) < 0) return -1;
@@ -432,7 +544,7 @@ static int bring(core_state *state, core_group *self, Py_ssize_t index, int64_t 
         self->pieces[i].n_left = self->pieces[i].n_users;
         if (self->pieces[i].n_users == 0) drop(&self->pieces[i]);
     }
-    return fetch_ahead(state, self);
+    return core_mark_passed(state, &self->mark) < 0 ? -1 : fetch_learned(state, self);
 }
 
 PyObject *core_group_need(core_state *state, core_group *self, Py_ssize_t index, int64_t task) {

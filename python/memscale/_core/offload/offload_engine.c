@@ -39,25 +39,17 @@ int core_offload_takes(core_state *state, const OffloadEngine *engine, PyObject 
 typedef struct options {
     PyObject *gpu, *device, *nothing; /* borrowed */
     Py_ssize_t index;
-    long long limit_bytes, n_leaving, n_ahead, least_bytes, delay_ns;
+    long long limit_bytes, pinned_bytes, least_bytes, delay_ns;
     unsigned long long seed;
 } options;
 
 static int read_options(PyObject *args, PyObject *kwargs, options *o) {
-    static char *names[] = {(char *)"device",
-                            (char *)"nothing",
-                            (char *)"index",
-                            (char *)"gpu",
-                            (char *)"limit_bytes",
-                            (char *)"n_leaving",
-                            (char *)"n_ahead",
-                            (char *)"least_bytes",
-                            (char *)"delay_ns",
-                            (char *)"seed",
-                            NULL};
-    *o = (options){.gpu = Py_None, .index = -1, .n_leaving = 2, .n_ahead = 1};
-    return PyArg_ParseTupleAndKeywords(args, kwargs, "OO|$nOLLLLLK:OffloadEngine", names, &o->device, &o->nothing,
-                                       &o->index, &o->gpu, &o->limit_bytes, &o->n_leaving, &o->n_ahead, &o->least_bytes,
+    static char *names[] = {
+        (char *)"device",       (char *)"nothing",     (char *)"index",    (char *)"gpu",  (char *)"limit_bytes",
+        (char *)"pinned_bytes", (char *)"least_bytes", (char *)"delay_ns", (char *)"seed", NULL};
+    *o = (options){.gpu = Py_None, .index = -1, .pinned_bytes = -1};
+    return PyArg_ParseTupleAndKeywords(args, kwargs, "OO|$nOLLLLK:OffloadEngine", names, &o->device, &o->nothing,
+                                       &o->index, &o->gpu, &o->limit_bytes, &o->pinned_bytes, &o->least_bytes,
                                        &o->delay_ns, &o->seed);
 }
 
@@ -65,6 +57,7 @@ static ms_status create(const options *o, ms_gpu *gpu, ms_offload **out) {
     ms_offload_options core = {.struct_bytes = sizeof core};
     ms_status status = ms_offload_options_init(&core, gpu, o->index < 0 ? 0 : o->index, o->limit_bytes);
     core.max_pending = INT64_MAX; /* core_offload_tick() says when to wait */
+    if (o->pinned_bytes >= 0) core.pinned_limit_bytes = o->pinned_bytes;
     core.delay_ns = o->delay_ns;
     core.seed = o->seed;
     return status == MS_OK ? ms_offload_create(&core, out) : status;
@@ -93,8 +86,6 @@ static PyObject *engine_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
         return NULL;
     }
     self->index = gpu == NULL ? -1 : o.index;
-    self->n_ahead = o.n_ahead;
-    self->n_leaving = o.n_leaving;
     self->least_bytes = o.least_bytes;
     Py_INCREF(o.device);
     Py_INCREF(o.nothing);
@@ -106,7 +97,8 @@ static PyObject *engine_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     }
     ms_status status = create(&o, gpu, &self->core);
     if (status != MS_OK) (void)core_raise(state, status);
-    if (status == MS_OK && count_holders(state, self) == 0) return (PyObject *)self;
+    self->shared = PyDict_New();
+    if (status == MS_OK && self->shared != NULL && count_holders(state, self) == 0) return (PyObject *)self;
     Py_DECREF((PyObject *)self);
     return NULL;
 }
@@ -122,29 +114,30 @@ static void engine_dealloc(PyObject *object) {
     Py_CLEAR(self->gpu);
     Py_CLEAR(self->device);
     Py_CLEAR(self->nothing);
+    Py_CLEAR(self->shared);
+    PyMem_Free(self->lates);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
     Py_DECREF(type);
 }
 
 /* ---- Methods ---- */
 
-PyDoc_STRVAR(run_doc, "run($self, unit, args, kwargs, key, waits, /)\n--\n\n"
+PyDoc_STRVAR(run_doc, "run($self, unit, args, kwargs, key, schedule, /)\n--\n\n"
                       "Run a unit's forward and copy what it saves for backward to the host. key: an own number for "
-                      "each unit; waits: nothing else runs during the copies.");
+                      "each unit. schedule: it is gone when so many more units have run forward, and fetched when "
+                      "backward begins with the unit that ran so many later; does nothing else run during the "
+                      "copies?");
 
 static PyObject *engine_run(PyObject *object, PyObject *args) {
-    PyObject *unit, *unit_args, *unit_kwargs;
-    long long key;
-    int waits;
-    if (!PyArg_ParseTuple(args, "OO!O!Lp:run", &unit, &PyTuple_Type, &unit_args, &PyDict_Type, &unit_kwargs, &key,
-                          &waits))
+    core_unit_call call;
+    if (!PyArg_ParseTuple(args, "OO!O!L(LLp):run", &call.unit, &PyTuple_Type, &call.args, &PyDict_Type, &call.kwargs,
+                          &call.key, &call.schedule.leaves_after, &call.schedule.fetched_before, &call.schedule.waits))
         return NULL;
-    return core_offload_run(core_state_of_type(Py_TYPE(object)), (OffloadEngine *)object, unit, unit_args, unit_kwargs,
-                            key, waits);
+    return core_offload_run(core_state_of_type(Py_TYPE(object)), (OffloadEngine *)object, &call);
 }
 
 PyDoc_STRVAR(run_kept_doc, "run_kept($self, unit, args, kwargs, /)\n--\n\n"
-                           "Run the forward of a unit that keeps what it saves, shortly after one that does not.");
+                           "Run the forward of a unit that keeps what it saves, in a model in which others do not.");
 
 static PyObject *engine_run_kept(PyObject *object, PyObject *args) {
     PyObject *unit, *unit_args, *unit_kwargs;
@@ -155,23 +148,25 @@ static PyObject *engine_run_kept(PyObject *object, PyObject *args) {
 }
 
 PyDoc_STRVAR(mark_doc, "mark($self, tensors, /)\n--\n\n"
-                       "In place of put_inputs(), for a unit that is recomputed shortly after one that is offloaded.");
+                       "In place of put_inputs(), for a unit that is recomputed where others are offloaded.");
 
 static PyObject *engine_mark(PyObject *object, PyObject *Py_UNUSED(tensors)) {
     return core_offload_mark(core_state_of_type(Py_TYPE(object)), (OffloadEngine *)object);
 }
 
 PyDoc_STRVAR(put_inputs_doc,
-             "put_inputs($self, key, waits, tensors, /)\n--\n\n"
+             "put_inputs($self, key, schedule, tensors, /)\n--\n\n"
              "Copy a list of tensors to the host and empty them: aliases, of which only a recomputation "
              "has need. Returns an object whose bring() puts them back.");
 
 static PyObject *engine_put_inputs(PyObject *object, PyObject *args) {
     PyObject *tensors;
     long long key;
-    int waits;
-    if (!PyArg_ParseTuple(args, "LpO!:put_inputs", &key, &waits, &PyList_Type, &tensors)) return NULL;
-    return core_offload_inputs(core_state_of_type(Py_TYPE(object)), (OffloadEngine *)object, tensors, key, waits);
+    core_schedule schedule;
+    if (!PyArg_ParseTuple(args, "L(LLp)O!:put_inputs", &key, &schedule.leaves_after, &schedule.fetched_before,
+                          &schedule.waits, &PyList_Type, &tensors))
+        return NULL;
+    return core_offload_inputs(core_state_of_type(Py_TYPE(object)), (OffloadEngine *)object, tensors, key, &schedule);
 }
 
 PyDoc_STRVAR(reserve_doc, "reserve($self, n_bytes, /)\n--\n\nTake so much host memory now, so that steps need not.");
@@ -225,14 +220,13 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-PyDoc_STRVAR(
-    type_doc,
-    "OffloadEngine(device, nothing, *, index=-1, gpu=None, limit_bytes=0, n_leaving=2, n_ahead=1, "
-    "least_bytes=0, delay_ns=0, seed=0)\n--\n\n"
-    "Takes tensors of a torch device to host memory. nothing: a tensor there without elements; gpu and index: "
-    "the device as a GPU, else it is the host. A layer's tensors are gone when n_leaving more layers have run; "
-    "n_ahead are fetched before they are needed. Tensors below least_bytes stay. delay_ns, seed: for tests, "
-    "on the host.");
+PyDoc_STRVAR(type_doc,
+             "OffloadEngine(device, nothing, *, index=-1, gpu=None, limit_bytes=0, pinned_bytes=-1, least_bytes=0, "
+             "delay_ns=0, seed=0)\n--\n\n"
+             "Takes tensors of a torch device to host memory. nothing: a tensor there without elements; gpu and index: "
+             "the device as a GPU, else it is the host. At most pinned_bytes are pinned, -1: all. Tensors "
+             "below least_bytes stay. delay_ns, seed: for tests, "
+             "on the host.");
 
 static PyType_Slot slots[] = {
     {Py_tp_doc, (void *)type_doc},

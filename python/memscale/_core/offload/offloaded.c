@@ -293,45 +293,49 @@ static int keep_storages(core_state *state, OffloadedTensors *self, PyObject *ob
     return status;
 }
 
-static OffloadedTensors *tensors_new(core_state *state, OffloadEngine *engine, PyObject *unit, int waits) {
+static OffloadedTensors *tensors_new(core_state *state, OffloadEngine *engine, const core_unit_call *call) {
     PyTypeObject *type = state->offloaded_tensors_type;
     OffloadedTensors *self = (OffloadedTensors *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (self == NULL) return NULL;
-    self->name = PyObject_GetAttr(unit, state->str_name);
+    self->name = PyObject_GetAttr(call->unit, state->str_name);
     if (self->name != NULL && PyUnicode_Check(self->name) &&
-        core_group_open(&self->group, engine, (PyObject *)self, waits) == 0) {
-        self->group.is_alone = 1;
+        core_group_open(&self->group, engine, (PyObject *)self, &call->schedule) == 0)
         return self;
-    }
     if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "run(): the unit has no name");
     Py_DECREF((PyObject *)self);
     return NULL;
 }
 
-static PyObject *run(core_state *state, OffloadedTensors *self, PyObject *unit, PyObject *args, PyObject *kwargs) {
-    PyObject *plain = PyObject_GetAttr(unit, state->str_plain);
+static PyObject *run(core_state *state, OffloadedTensors *self, const core_unit_call *call) {
+    PyObject *plain = PyObject_GetAttr(call->unit, state->str_plain);
     PyObject *pack = plain == NULL ? NULL : PyObject_GetAttr((PyObject *)self, state->str_pack);
-    int has_compiled = pack == NULL ? -1 : core_is_true(PyObject_GetAttr(unit, state->str_has_compiled));
+    int has_compiled = pack == NULL ? -1 : core_is_true(PyObject_GetAttr(call->unit, state->str_has_compiled));
     PyObject *result = NULL;
     if (has_compiled == 1)
-        result = core_run_hooked(state, pack, state->unpack_offloaded, plain, args, kwargs);
+        result = core_run_hooked(state, pack, state->unpack_offloaded, plain, call->args, call->kwargs);
     else if (has_compiled == 0)
-        result = core_run_in_mode(state, (PyObject *)self, pack, state->unpack_offloaded, plain, args, kwargs);
+        result =
+            core_run_in_mode(state, (PyObject *)self, pack, state->unpack_offloaded, plain, call->args, call->kwargs);
     Py_XDECREF(pack);
     Py_XDECREF(plain);
     return result;
 }
 
-PyObject *core_offload_run(core_state *state, OffloadEngine *engine, PyObject *unit, PyObject *args, PyObject *kwargs,
-                           int64_t key, int waits) {
-    OffloadedTensors *self = tensors_new(state, engine, unit, waits);
+/* After the forward. */
+static int put(core_state *state, OffloadedTensors *self, PyObject *result, int64_t key) {
+    core_group *group = &self->group;
+    if (keep_storages(state, self, result, 0) < 0 || core_group_put(state, group, key) < 0) return -1;
+    if (group->core == NULL && core_offload_hook(state, &group->mark, result) < 0) return -1;
+    return core_offload_tick(state, group->engine);
+}
+
+PyObject *core_offload_run(core_state *state, OffloadEngine *engine, const core_unit_call *call) {
+    OffloadedTensors *self = tensors_new(state, engine, call);
     PyObject *result = NULL;
     if (self == NULL) return NULL;
-    if (keep_storages(state, self, args, 0) == 0 && keep_storages(state, self, kwargs, 1) == 0)
-        result = run(state, self, unit, args, kwargs);
-    if (result != NULL && (keep_storages(state, self, result, 0) < 0 || core_group_put(state, &self->group, key) < 0 ||
-                           core_offload_tick(state, engine) < 0))
-        Py_CLEAR(result);
+    if (keep_storages(state, self, call->args, 0) == 0 && keep_storages(state, self, call->kwargs, 1) == 0)
+        result = run(state, self, call);
+    if (result != NULL && put(state, self, result, call->key) < 0) Py_CLEAR(result);
     core_group_drop_unused(&self->group);
     Py_DECREF((PyObject *)self);
     return result;

@@ -24,11 +24,8 @@ static void forget(input *item) {
     core_view_clear(&item->view);
 }
 
-/* Empty a tensor if that is worth a copy. */
-static int put_away(core_state *state, OffloadedInputs *self, PyObject *tensor) {
+static int empty(core_state *state, OffloadedInputs *self, PyObject *tensor, const core_place *place) {
     core_group *group = &self->group;
-    int is_worth_it = core_offload_takes(state, group->engine, tensor);
-    if (is_worth_it <= 0) return is_worth_it;
     PyObject *storage = PyObject_CallFunctionObjArgs(state->storage_of, tensor, NULL);
     Py_ssize_t piece = storage == NULL ? -1 : core_group_add(state, group, storage);
     Py_XDECREF(storage);
@@ -40,8 +37,17 @@ static int put_away(core_state *state, OffloadedInputs *self, PyObject *tensor) 
     Py_INCREF(tensor);
     item->tensor = tensor;
     item->piece = piece;
+    group->pieces[piece].place = *place;
     self->n_items++;
     return 0;
+}
+
+/* Empty a tensor if that is worth a copy. */
+static int put_away(core_state *state, OffloadedInputs *self, PyObject *tensor, const core_place *place) {
+    int is_worth_it = core_offload_takes(state, self->group.engine, tensor);
+    if (is_worth_it <= 0) return is_worth_it;
+    int is_shared = core_input_is_shared(self->group.engine, place);
+    return is_shared == 0 ? empty(state, self, tensor, place) : is_shared < 0 ? -1 : 0;
 }
 
 static int fill(core_state *state, OffloadedInputs *self, const input *item, int64_t task) {
@@ -55,7 +61,7 @@ static int fill(core_state *state, OffloadedInputs *self, const input *item, int
     return status;
 }
 
-/* All of them, or those that are left after a failure. */
+/* All of them, or those that are left after a failure. Then backward is here. */
 static int bring(core_state *state, OffloadedInputs *self) {
     int64_t task = core_current_task(state);
     if (task == CORE_NO_TASK && PyErr_Occurred()) return -1;
@@ -66,7 +72,7 @@ static int bring(core_state *state, OffloadedInputs *self) {
         core_group_gone(&self->group, last->piece, 0);
         forget(last);
     }
-    return 0;
+    return core_mark_passed(state, &self->group.mark);
 }
 
 PyDoc_STRVAR(bring_doc, "bring($self, /)\n--\n\nGive the tensors their storages back. Does nothing a second time.");
@@ -76,19 +82,24 @@ static PyObject *inputs_bring(PyObject *object, PyObject *Py_UNUSED(unused)) {
     Py_RETURN_NONE;
 }
 
-PyObject *core_offload_inputs(core_state *state, OffloadEngine *engine, PyObject *tensors, int64_t key, int waits) {
+PyObject *core_offload_inputs(core_state *state, OffloadEngine *engine, PyObject *tensors, int64_t key,
+                              const core_schedule *schedule) {
     PyTypeObject *type = state->offloaded_inputs_type;
     OffloadedInputs *self = (OffloadedInputs *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (self == NULL) return NULL;
     Py_ssize_t n = PyList_Size(tensors);
-    int status = core_group_open(&self->group, engine, (PyObject *)self, waits);
+    int status = core_group_open(&self->group, engine, (PyObject *)self, schedule);
+    self->group.are_inputs = 1;
+    if (schedule->leaves_after < 1) self->group.schedule.leaves_after = 1; /* until then its caller holds them */
     self->items = PyMem_Calloc((size_t)n + 1, sizeof *self->items);
     if (status == 0 && self->items == NULL) {
         (void)PyErr_NoMemory();
         status = -1;
     }
-    for (Py_ssize_t i = 0; status == 0 && self->items != NULL && i < n; i++)
-        status = put_away(state, self, PyList_GetItem(tensors, i));
+    for (Py_ssize_t i = 0; status == 0 && self->items != NULL && i < n; i++) {
+        const core_place place = {.key = key, .n = n, .index = i};
+        status = put_away(state, self, PyList_GetItem(tensors, i), &place);
+    }
     if (status == 0) status = core_group_put(state, &self->group, key);
     if (status == 0) status = core_offload_tick(state, engine);
     if (status == 0) return (PyObject *)self;
@@ -144,14 +155,29 @@ typedef struct OffloadMark {
     core_mark mark;
 } OffloadMark;
 
-PyObject *core_offload_mark(core_state *state, OffloadEngine *engine) {
+/* An object with the items of a mark; None if there are none. */
+static PyObject *mark_new(core_state *state, core_mark *mark) {
     PyTypeObject *type = state->offload_mark_type;
+    if (mark->n == 0) Py_RETURN_NONE;
     OffloadMark *self = (OffloadMark *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
-    if (self == NULL) return NULL;
-    core_mark_set(&self->mark, engine);
-    if (core_offload_tick(state, engine) == 0) return (PyObject *)self;
-    Py_DECREF((PyObject *)self);
-    return NULL;
+    if (self == NULL) {
+        core_mark_clear(mark);
+        return NULL;
+    }
+    self->mark = *mark;
+    *mark = (core_mark){.task = CORE_NO_TASK};
+    return (PyObject *)self;
+}
+
+static PyObject *set_mark(core_state *state, OffloadEngine *engine) {
+    core_mark mark = {.task = CORE_NO_TASK};
+    return core_mark_set(&mark, engine) < 0 ? NULL : mark_new(state, &mark);
+}
+
+PyObject *core_offload_mark(core_state *state, OffloadEngine *engine) {
+    PyObject *mark = set_mark(state, engine);
+    if (mark != NULL && core_offload_tick(state, engine) < 0) Py_CLEAR(mark);
+    return mark;
 }
 
 PyDoc_STRVAR(mark_doc, "bring($self, /)\n--\n\nBackward is here: fetch what it needs soon.");
@@ -179,7 +205,7 @@ static PyObject *find_node(core_state *state, PyObject *result) {
 
 /* Backward of a unit begins with the node of its output. */
 static int hook_mark(core_state *state, PyObject *mark, PyObject *result) {
-    PyObject *node = find_node(state, result);
+    PyObject *node = mark == Py_None ? NULL : find_node(state, result);
     if (node == NULL) return PyErr_Occurred() ? -1 : 0;
     PyObject *hook = PyObject_GetAttr(mark, state->str_passed);
     PyObject *handle = hook == NULL ? NULL : PyObject_CallMethodObjArgs(node, state->str_register_prehook, hook, NULL);
@@ -189,12 +215,20 @@ static int hook_mark(core_state *state, PyObject *mark, PyObject *result) {
     return handle == NULL ? -1 : 0;
 }
 
+int core_offload_hook(core_state *state, core_mark *mark, PyObject *result) {
+    PyObject *object = mark_new(state, mark);
+    int status = object == NULL ? -1 : hook_mark(state, object, result);
+    Py_XDECREF(object);
+    return status;
+}
+
 PyObject *core_offload_run_kept(core_state *state, OffloadEngine *engine, PyObject *unit, PyObject *args,
                                 PyObject *kwargs) {
-    PyObject *mark = core_offload_mark(state, engine);
+    PyObject *mark = set_mark(state, engine);
     PyObject *plain = mark == NULL ? NULL : PyObject_GetAttr(unit, state->str_plain);
     PyObject *result = plain == NULL ? NULL : PyObject_Call(plain, args, kwargs);
-    if (result != NULL && hook_mark(state, mark, result) < 0) Py_CLEAR(result);
+    if (result != NULL && (hook_mark(state, mark, result) < 0 || core_offload_tick(state, engine) < 0))
+        Py_CLEAR(result);
     Py_XDECREF(plain);
     Py_XDECREF(mark);
     return result;
@@ -202,7 +236,7 @@ PyObject *core_offload_run_kept(core_state *state, OffloadEngine *engine, PyObje
 
 static void mark_dealloc(PyObject *object) {
     PyTypeObject *type = Py_TYPE(object);
-    Py_CLEAR(((OffloadMark *)object)->mark.owner);
+    core_mark_clear(&((OffloadMark *)object)->mark);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
     Py_DECREF(type);
 }

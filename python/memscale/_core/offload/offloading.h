@@ -14,7 +14,8 @@
  * happens with the GIL held, which is the one lock that ms_offload_next asks for.
  *
  * The files: offload_engine.c (the object OffloadEngine), group.c (storages on their way), offloaded.c (the tensors
- * that a unit saves), offloaded_inputs.c (the inputs of a unit that is recomputed).
+ * that a unit saves), offloaded_inputs.c (the inputs of a unit that is recomputed), shared_inputs.c (which of them
+ * stay).
  */
 #ifndef MS_OFFLOADING_H
 #define MS_OFFLOADING_H
@@ -26,25 +27,31 @@
 
 typedef struct core_group core_group;
 
-/* When device memory is free, so that what a step needs is the same every time, however fast the copies are: a group is
- * let go of when `n_leaving` more units have run forward, which then wait for its copies. It is fetched when backward
- * begins with the group after it, or with one of the n_leaving units after it (marks), whichever comes first. */
+/* When a group leaves the device and comes back: by the plan, so that what a step needs is the same every time, however
+ * fast the copies are. It is let go of when `leaves_after` more units have run forward, which then wait for its copies,
+ * and fetched when backward begins with the unit that ran `fetched_before` units later. `waits`: the unit's own copies
+ * are waited for at once, both ways. */
+typedef struct core_schedule {
+    long long leaves_after, fetched_before;
+    int waits;
+} core_schedule;
+
 typedef struct OffloadEngine {
     PyObject_HEAD
-    ms_offload *core;  /* owned */
-    PyObject *gpu;     /* owned, and kept from closing; NULL: the device is the host */
-    PyObject *device;  /* owned torch.device: whose tensors it takes */
-    PyObject *nothing; /* owned: a tensor there without elements */
-    Py_ssize_t index;  /* of the GPU, as torch counts them; -1 for the host */
-    int64_t n_ahead;   /* groups that are fetched before they are needed */
-    int64_t n_leaving;
+    ms_offload *core;         /* owned */
+    PyObject *gpu;            /* owned, and kept from closing; NULL: the device is the host */
+    PyObject *device;         /* owned torch.device: whose tensors it takes */
+    PyObject *nothing;        /* owned: a tensor there without elements */
+    Py_ssize_t index;         /* of the GPU, as torch counts them; -1 for the host */
     int64_t least_bytes;      /* smaller tensors stay: a copy of its own costs more than it frees */
     int64_t n_holders;        /* what count_users() says of a storage that only a group holds */
     int64_t clock;            /* units that have run forward */
     int is_short;             /* there was no memory to fetch something early: not again in this backward */
     int64_t n_late;           /* groups that were still away when they were needed first */
-    core_group *first, *last; /* borrowed: those that are leaving, the oldest first */
-    core_group *newest;       /* borrowed: the last one that left; NULL once it is gone */
+    core_group *first, *last; /* borrowed: those that are leaving, or that no mark has been set for; the oldest first */
+    uint8_t *lates;           /* owned, by key: how often in a row its group was fetched when it was needed only */
+    size_t n_lates;
+    PyObject *shared; /* owned dict: shared_inputs.c */
 } OffloadEngine;
 
 /* The stream that the calling thread uses, as ms_offload takes it. -1 with an exception. */
@@ -63,6 +70,22 @@ enum core_group_state {
     GROUP_HERE     /* nothing is in flight; a storage that is missing can be fetched again */
 };
 
+/* The index-th of n tensors that the unit with this key was given. */
+typedef struct core_place {
+    int64_t key;
+    Py_ssize_t n, index;
+} core_place;
+
+/* A point of backward at which groups are fetched. */
+typedef struct core_mark {
+    struct core_marked {
+        PyObject *owner;   /* owned: of the group */
+        core_group *group; /* its owner's */
+    } *items;              /* owned; what is needed first comes first */
+    Py_ssize_t n;
+    int64_t task; /* the backward that passed last */
+} core_mark;
+
 typedef struct core_piece {
     PyObject *storage; /* owned; NULL while it is on the host alone */
     int64_t id;        /* of the storage that was added: unique while that lives */
@@ -73,6 +96,7 @@ typedef struct core_piece {
     int stays;          /* on the device: it is not copied */
     uint64_t stream;    /* that a tensor of it was saved on last */
     PyObject *views;    /* owned list: the tensors of it that this backward was given; NULL: none */
+    core_place place;   /* of an input */
 } core_piece;
 
 struct core_group {
@@ -81,30 +105,27 @@ struct core_group {
     ms_offload_group *core;
     core_piece *pieces;
     Py_ssize_t n_pieces, capacity;
+    core_schedule schedule;
+    core_mark mark;             /* groups that are fetched when backward begins with this one */
     int state;                  /* enum core_group_state */
-    int waits;                  /* copies are not overlapped with anything */
-    int is_alone;               /* only storages that nobody else holds are copied */
+    int are_inputs;             /* who else holds a storage is seen when it is due to go; else before it is copied */
+    int is_listed, is_marked;   /* in the engine's list; a later unit has a mark for it, or none will */
     uint64_t stream;            /* the last one that used the storages */
     int64_t task;               /* the backward that asked last */
-    core_group *before, *after; /* borrowed: neighbours among those that are leaving */
+    core_group *before, *after; /* borrowed: neighbours in the engine's list */
     int64_t left_at;            /* the engine's clock then */
+    int64_t key;
     PyThread_type_lock lock;
 };
 
-/* A point of backward at which a group is fetched. */
-typedef struct core_mark {
-    PyObject *owner;   /* owned: of the group; NULL: there is none */
-    core_group *group; /* its owner's */
-    int64_t task;      /* the backward that passed last */
-} core_mark;
-
-/* For the group that left last, if that was one of the n_leaving units before. */
-void core_mark_set(core_mark *self, const OffloadEngine *engine);
+/* For the groups that the schedule fetches here. -1 with an exception. */
+int core_mark_set(core_mark *self, OffloadEngine *engine);
+void core_mark_clear(core_mark *self);
 
 /* Backward is here. -1 with an exception. */
 int core_mark_passed(core_state *state, core_mark *self);
 
-int core_group_open(core_group *self, OffloadEngine *engine, PyObject *owner, int waits);
+int core_group_open(core_group *self, OffloadEngine *engine, PyObject *owner, const core_schedule *schedule);
 
 /* The index of a storage, which is added if it is new; -1 with an exception. */
 Py_ssize_t core_group_add(core_state *state, core_group *self, PyObject *storage);
@@ -113,7 +134,8 @@ Py_ssize_t core_group_add(core_state *state, core_group *self, PyObject *storage
  * becomes empty. */
 int core_group_empty(core_state *state, core_group *self, Py_ssize_t index, PyObject *alias, core_view *out);
 
-/* Copy the pieces that do not stay to the host. -1 with an exception. */
+/* Copy the pieces that do not stay to the host; `key` as in ms_offload_put(). If all of them stay, `core` is NULL
+ * afterwards, and somebody else has to pass the group's mark. -1 with an exception. */
 int core_group_put(core_state *state, core_group *self, int64_t key);
 
 /* A unit has run forward: let go of groups. -1 with an exception. */
@@ -142,23 +164,41 @@ void core_group_clear(core_group *self);
 
 /* ---- offloaded.c ---- */
 
-/* Run a unit's forward, with what it saves copied to the host; `key` as in ms_offload_put(). */
-PyObject *core_offload_run(core_state *state, OffloadEngine *engine, PyObject *unit, PyObject *args, PyObject *kwargs,
-                           int64_t key, int waits);
+/* One call of a unit's forward; `key` as in ms_offload_put(). */
+typedef struct core_unit_call {
+    PyObject *unit, *args, *kwargs; /* borrowed */
+    long long key;
+    core_schedule schedule;
+} core_unit_call;
 
-/* Run the forward of a unit that keeps what it saves, and that runs shortly after one that does not: where its backward
- * begins is the mark at which the other one's group is fetched. */
+/* Run it, with what it saves copied to the host. */
+PyObject *core_offload_run(core_state *state, OffloadEngine *engine, const core_unit_call *call);
+
+/* Run the forward of a unit that keeps what it saves: where its backward begins, groups of others are fetched. */
 PyObject *core_offload_run_kept(core_state *state, OffloadEngine *engine, PyObject *unit, PyObject *args,
                                 PyObject *kwargs);
 
 /* ---- offloaded_inputs.c ---- */
 
-/* The same mark for a unit that is recomputed: a new object, whose bring() is called before that. */
+/* The same for a unit that is recomputed: a new object, whose bring() is called before that; None if there is nothing
+ * to fetch. */
 PyObject *core_offload_mark(core_state *state, OffloadEngine *engine);
+
+/* Let the node of a result fetch what the mark says. It takes the mark's items. -1 with an exception. */
+int core_offload_hook(core_state *state, core_mark *mark, PyObject *result);
 
 /* Put the tensors of a list away, aliases that only a recomputation will use; a new object whose bring() puts them
  * back. `key` as in ms_offload_put(). */
-PyObject *core_offload_inputs(core_state *state, OffloadEngine *engine, PyObject *tensors, int64_t key, int waits);
+PyObject *core_offload_inputs(core_state *state, OffloadEngine *engine, PyObject *tensors, int64_t key,
+                              const core_schedule *schedule);
+
+/* ---- shared_inputs.c ---- */
+
+/* Is this input known to be held by others? -1 with an exception. */
+int core_input_is_shared(const OffloadEngine *engine, const core_place *place);
+
+/* It is. -1 with an exception. */
+int core_input_share(OffloadEngine *engine, const core_place *place);
 
 /* ---- For module.c ---- */
 

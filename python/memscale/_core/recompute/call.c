@@ -445,7 +445,9 @@ int core_call_put_inputs(Call *self) {
     self->away = PyObject_CallFunctionObjArgs(put_inputs, self->inputs.own, NULL);
     Py_DECREF(put_inputs);
     Py_XDECREF(old);
-    return self->away == NULL ? -1 : 0;
+    int status = self->away == NULL ? -1 : 0;
+    if (self->away == Py_None) Py_CLEAR(self->away);
+    return status;
 }
 
 int core_call_note_graphs(core_state *state, Call *self, PyObject *args, PyObject *kwargs, PyObject *output) {

@@ -1,9 +1,9 @@
 /* graphs.c - which graphs of torch.compile a call of a unit ran.
  *
- * torch.compile may choose another graph when a unit is recomputed than it chose in forward: where another size has been
- * seen in between, a graph for any size takes the place of one for a single size. Its kernels round differently, and it
- * may save other tensors of the same shapes. Each graph that needs a backward has an autograd function of its own, so
- * the classes of these functions, found from the output of a call on, tell graphs apart.
+ * torch.compile may choose another graph when a unit is recomputed than it chose in forward: where another size has
+ * been seen in between, a graph for any size takes the place of one for a single size. Its kernels round differently,
+ * and it may save other tensors of the same shapes. Each graph that needs a backward has an autograd function of its
+ * own, so the classes of these functions, found from the output of a call on, tell graphs apart.
  */
 #include "recompute.h"
 

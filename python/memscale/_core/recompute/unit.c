@@ -131,8 +131,8 @@ static PyMemberDef unit_members[] = {
     {"on_check", T_OBJECT, offsetof(Unit, on_check), 0,
      "Called with 0 before the first run of a check, 1 before the second, 2 after it; or None."},
     {"put_inputs", T_OBJECT, offsetof(Unit, put_inputs), 0,
-     "Called with a list of the call's own aliases of inputs after its forward, or None. What it returns is told "
-     "bring() before the recomputation."},
+     "Called with a list of the call's own aliases of inputs after its forward, or None. What it returns, unless "
+     "that is None, is told bring() before the recomputation."},
     {"keeps", T_UINT, offsetof(Unit, keeps), 0,
      "The results that a recomputation need not compute (Action.keeps), of calls from now on."},
     {"has_compiled", T_BOOL, offsetof(Unit, has_compiled), 0,
