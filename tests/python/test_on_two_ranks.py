@@ -8,6 +8,7 @@ from torch.nn.parallel import DistributedDataParallel
 import memscale
 import ranks
 import zoo
+from memscale._plan import agreement
 from memscale._run import offloading
 
 MIXTURES = {
@@ -18,9 +19,15 @@ MIXTURES = {
 }
 
 
+def wrapped_with(model, actions):
+    """With a plan that is given, or within a budget, or as it is."""
+    if isinstance(actions, float):
+        return memscale.wrap(model, memscale.Config(memory_budget_gb=actions, enable_logging=False))
+    return zoo.wrap_with(model, actions) if actions else model
+
+
 def ddp(model, actions):
-    wrapped = zoo.wrap_with(model, actions) if actions else model
-    return DistributedDataParallel(wrapped)
+    return DistributedDataParallel(wrapped_with(model, actions))
 
 
 def fsdp2(model, actions):
@@ -32,7 +39,7 @@ def fsdp2(model, actions):
     for block in model.transformer.h:
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
-    return zoo.wrap_with(model, actions) if actions else model
+    return wrapped_with(model, actions)
 
 
 def local(tensor):
@@ -76,3 +83,75 @@ def test_equals_plain(name, mixture, tmp_path):
     if name == "fsdp2" and tuple(map(int, torch.__version__.split(".")[:2])) < (2, 8):
         pytest.skip("before torch 2.8, FSDP2 does not run on a CPU with gloo")
     ranks.run_on_two(compare_on_rank, tmp_path, PARALLEL[name], MIXTURES[mixture])
+
+
+def make_wide():
+    return zoo.LARGE.make("gpt2")
+
+
+def train_wide(model, n_steps=10):
+    """The second rank has the larger batches; sizes vary from step to step."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    rank, record = dist.get_rank(), []
+    torch.manual_seed(7 + rank)
+    for step in range(n_steps):
+        ids = zoo.tokens(4 + 4 * rank - step % 2, 64 - 8 * (step % 3), seed=1 + 10 * step + rank)
+        loss = model(input_ids=ids, labels=ids).loss
+        loss.backward()
+        record.append((loss.detach().clone(), {n: local(p.grad).clone() for n, p in model.named_parameters()}))
+        optimizer.step()
+        optimizer.zero_grad()
+    return record
+
+
+def agree_on_rank(folder, parallel, share):
+    """The plan is that of the rank that needs more; the other one would have kept all layers."""
+    ids = zoo.tokens(8, 64)
+    own = zoo.tokens(4 + 4 * dist.get_rank(), 64)
+    needs = [memscale.predict(make_wide(), {"input_ids": batch, "labels": batch}).peak_bytes for batch in (ids, own)]
+    budget = needs[0] * share
+    wanted = train_wide(parallel(make_wide(), None))
+    model = parallel(make_wide(), budget / 1e9)
+    zoo.assert_same(wanted, train_wide(model))
+    plan = memscale.executor_of(getattr(model, "module", model)).plan
+    answers = [None, None]
+    dist.all_gather_object(answers, (plan.fingerprint, plan.n_changed, needs[1] < budget * 63 / 64))
+    assert answers[0][0] == answers[1][0]
+    assert answers[0][1] > 0
+    assert [alone for _, _, alone in answers] == [True, False]
+
+
+@pytest.mark.parametrize("name", PARALLEL)
+def test_the_same_plan_on_both(name, tmp_path):
+    if name == "fsdp2" and tuple(map(int, torch.__version__.split(".")[:2])) < (2, 8):
+        pytest.skip("before torch 2.8, FSDP2 does not run on a CPU with gloo")
+    ranks.run_on_two(agree_on_rank, tmp_path, PARALLEL[name], 0.9)
+
+
+def refuse_on_rank(folder):
+    """A budget that is too small for one rank is refused on both, and nobody waits."""
+    rank = dist.get_rank()
+    ids = zoo.tokens(2 + 30 * rank, 64)
+    model = ddp(make_wide(), 0.02)
+    with pytest.raises(memscale.BudgetError, match="rank 1" if rank == 0 else "No plan fits"):
+        model(input_ids=ids, labels=ids)
+
+
+def test_a_budget_that_is_too_small_for_one(tmp_path):
+    ranks.run_on_two(refuse_on_rank, tmp_path)
+
+
+def lonely_on_rank(folder):
+    """A rank that has no plan to tell costs a warning."""
+    agreement._SECONDS = 1
+    ids = zoo.tokens(2, 16)
+    model = ddp(zoo.make("gpt2"), 1.0 if dist.get_rank() == 0 else None)
+    if dist.get_rank() == 0:
+        with pytest.warns(memscale.MemScaleWarning, match="could not agree on a plan"):
+            model(input_ids=ids, labels=ids).loss.backward()
+    else:
+        model(input_ids=ids, labels=ids).loss.backward()
+
+
+def test_a_rank_that_does_not_answer(tmp_path):
+    ranks.run_on_two(lonely_on_rank, tmp_path)

@@ -17,20 +17,19 @@ import torch
 from torch import nn
 
 from .. import _core
-from .._base.step_kinds import DEFAULT_OPTIMIZER, name_of
 from .._hw import devices
-from .._trace.model_modules import is_compiled
-from .._trace.profiling import Runs, trace_samples
-from .._trace.sample import Input, Sizes, at_sizes, resized, shape_of, sizes_of
-from .._trace.twin_optimizer import Optimizers, make_optimizer, signature_of
+from .._trace.sample import Sizes, resized, shape_of, sizes_of
+from .._trace.twin_optimizer import Optimizers, signature_of
 from ..config import Config
 from ..errors import BudgetError, MemScaleError
 from ..plans import Plan
-from ..profiles import Profile, profile_step
+from ..profiles import Profile
 from .advice import CALL, Adviser, with_advice
+from .agreement import agree, ranks_of
 from .judges import PlanJudge
 from .request import Request
-from .steps import AS_IT_IS, StepChange, Steps, autocast_now, is_whole
+from .step_profiler import StepProfiler
+from .steps import StepChange, Steps, autocast_now
 
 _MAX_KINDS = 8  # of steps, of which something is known
 _LESS_PARTS = 16  # of what a plan needed: after a step that ran out of memory plans should need so much less
@@ -38,112 +37,6 @@ _LESS_PARTS = 16  # of what a plan needed: after a step that ran out of memory p
 
 def _n_elements(sizes: Sizes) -> int:
     return sum(math.prod(size) for size in sizes)
-
-
-def why_not_static(model: nn.Module, config: Config) -> str:
-    """Why a step of this model cannot be analysed without running it; "": it can."""
-    places = {p.device for p in model.parameters()}
-    if not config.use_static_profiling:
-        return "config.use_static_profiling is off"
-    if len(places) != 1:
-        return f"the model is on {len(places)} devices"
-    kind = next(iter(places)).type
-    if kind not in ("cpu", "cuda"):
-        return f"the model is on the device '{kind}'"
-    if config.use_empirical_fallback and is_compiled(model):
-        return "layers of the model go through torch.compile, which decides what they keep"
-    return ""
-
-
-class StepProfiler:
-    """Profiles the steps of one model without running them.
-
-    Attributes:
-        optimizers: that update the model, as far as they are known.
-        input: the input that is being planned for.
-        is_static: can its steps be analysed without running them?
-        called: the module whose forward a step calls.
-        seconds: that the last profile took.
-        n_analyses: for other sizes than those of the first one.
-        analysed_ns: that these took.
-    """
-
-    def __init__(self, model: nn.Module, config: Config, optimizers: Optimizers) -> None:
-        self._model = model
-        self._config = config.replace(use_static_profiling=True)
-        self.optimizers = optimizers
-        self.called: nn.Module = model
-        self.input: Input = (), {}
-        self.is_static = True
-        self.seconds = 0.0
-        self.n_analyses = 0
-        self.analysed_ns = 0
-
-    def profile(
-        self,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        *,
-        is_sample: bool = False,
-        change: StepChange = AS_IT_IS,
-    ) -> Profile:
-        """The step with these inputs. Raises MemScaleError or ValueError if it cannot be analysed."""
-        start = time.monotonic()
-        other = change.optimizer
-        runs = Runs.IN_CHILD if is_sample else Runs.NEVER
-        profile = profile_step(
-            self._model,
-            args,
-            kwargs,
-            self.optimizers if other is None else (make_optimizer(other, self._model),),
-            self._config,
-            precision=change.precision,
-            called=self.called,
-            runs=runs,
-        )
-        self.seconds = time.monotonic() - start
-        return profile
-
-    @property
-    def optimizers(self) -> Optimizers:
-        alive = (reference() for reference in self._optimizers)
-        return tuple(optimizer for optimizer in alive if optimizer is not None)
-
-    @optimizers.setter
-    def optimizers(self, optimizers: Optimizers) -> None:
-        self._optimizers = tuple(map(weakref.ref, optimizers))  # the user's: one that is dropped frees its state
-        self.known_optimizers = weakref.WeakSet(optimizers)
-
-    @property
-    def is_whole(self) -> bool:
-        """Does the model have weights in 32 bits?"""
-        return is_whole(self._model, None)
-
-    @property
-    def optimizer_name(self) -> str | None:
-        """The name of the optimizer; None: it has none, or there are several."""
-        if len(self.optimizers) > 1:
-            return None
-        return name_of(self.optimizers[0]) if self.optimizers else DEFAULT_OPTIMIZER
-
-    def answer(self, lists: list[tuple[tuple[int, ...], ...]]) -> list[_core.Profile] | None:
-        """Called by the engine while it plans: the step with the current input resized to each of these lists of sizes,
-        or None if it cannot be analysed."""
-        if not self.is_static:
-            return None
-        start = time.monotonic_ns()
-        try:
-            samples = [at_sizes(*self.input, sizes) for sizes in lists]
-            place = devices.find(None, self._model)
-            profiles = trace_samples(self._model, samples, self.optimizers, place, called=self.called)
-        except (MemScaleError, ValueError):
-            return None
-        finally:
-            taken = time.monotonic_ns() - start
-            self.n_analyses += 1
-            self.analysed_ns += taken
-        self.seconds = taken / 1e9 / len(lists)
-        return profiles
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,8 +64,11 @@ class Planner:
         analysed_ns: how long these took.
     """
 
-    def __init__(self, model: nn.Module, config: Config, optimizers: Optimizers) -> None:
+    def __init__(
+        self, model: nn.Module, config: Config, optimizers: Optimizers, warn: Callable[[str], object] = lambda _: None
+    ) -> None:
         self.config = config
+        self._warn = warn
         self.request = Request(config, devices.find(None, model))
         self.profile: Profile | None = None
         self._profiler = StepProfiler(model, config, optimizers)
@@ -187,6 +83,8 @@ class Planner:
         self._kept_free_bytes = 0  # besides, since a step ran out of memory
         self._kind: object = None  # of the steps that are planned for
         self._others: dict[object, _Known] = {}  # what is known of other kinds
+        self._model = weakref.ref(model)
+        self._has_agreed = False  # with other ranks
 
     @property
     def n_analyses(self) -> int:
@@ -409,7 +307,9 @@ class Planner:
         core, fused = self.profile.core, self.profile.fused
         may_change = bytes(unit.name not in self._excluded for unit in self.profile.units)
         plain = self.profile.plain_core
-        plan = self.request.create(core, may_change=may_change, plain=plain, fused=fused, held=held)
+        plan = self._agreed(
+            lambda: self.request.create(core, may_change=may_change, plain=plain, fused=fused, held=held)
+        )
         plans = _core.ShapePlans(
             request=self.request.core,
             plan=plan.core,
@@ -425,6 +325,17 @@ class Planner:
         )
         self._learned = self._learned or plans
         return plans
+
+    def _agreed(self, make: Callable[[], Plan]) -> Plan:
+        """The plan that this makes; the first time, where other ranks run the same step, one for all of them."""
+        model = self._model()
+        ranks = () if self._has_agreed or model is None else ranks_of(model)
+        self._has_agreed = True
+        if not ranks:
+            return make()
+        assert self.profile is not None
+        units = [(name, n_bytes) for name, n_bytes, *_ in self.profile.core.units()]
+        return agree(ranks, units, make, self._warn)
 
     def _advised(self, error: BudgetError, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BudgetError:
         """The same error, and what would fit."""

@@ -19,7 +19,8 @@ from torch import nn
 
 from .._base.attachment import HANDLE, Attachment
 from .._hw.memory import main_device
-from .._plan.by_shape import Planner, why_not_static
+from .._plan.by_shape import Planner
+from .._plan.step_profiler import why_not_static
 from .._trace.model_modules import (
     StepModule,
     find_flagged_units,
@@ -48,6 +49,10 @@ from .trained import Trained
 from .watching import Watching
 
 
+def _warn(text: str) -> None:
+    warnings.warn(text, MemScaleWarning, stacklevel=2)
+
+
 class Executor:
     """The handle on a wrapped model: ``memscale.executor_of(model)``.
 
@@ -72,7 +77,7 @@ class Executor:
         self._device = main_device(model)
         self._backward = BackwardOnCallingThread() if is_on_one_gpu(model) else None
         self._messages = Messages(config)
-        self._planner = Planner(model, config, () if optimizer is None else (optimizer,))
+        self._planner = Planner(model, config, () if optimizer is None else (optimizer,), _warn)
         self._planner.turn_to(self._trained.kind)
         trained, warn = self._trained.parameters, self._messages.warn
         self._device_memory = DeviceMemory(self._device, config, self._planner, trained, warn)
