@@ -1,13 +1,13 @@
 """What all actions together are worth within a budget, next to recomputation alone and to checkpointing.
 
-    python bench/levers.py --out FILE.json [--only NAME] [--pairs 30] [--jobs 4] [--small]
+    python bench/levers.py --out FILE.json [--only NAME] [--pairs 30] [--peers] [--jobs 6]     needs a GPU
 
 For each model some budgets. First each budget alone: ``memscale.wrap(model, Config(memory_budget_gb=...,
 async_offload=True))``, nothing else changed, and 20 steps: what torch's allocator reserved and allocated at most, what
 was predicted, and whether it ran out of memory. Then the plans that were chosen, without the budgets, in steps that are
-interleaved: all actions, recomputation alone (mode CONSERVATIVE within the same budget), Hugging Face's checkpointing
-where the model has it, and the plain model. A ratio is the median of those of neighbours, with its 95 % interval. Each
-model runs in a process of its own; those that are timed run one at a time.
+interleaved: all actions, recomputation alone (mode CONSERVATIVE within the same budget) and, with --peers, the plain
+model and Hugging Face's checkpointing where the model has it. A ratio is the median of those of neighbours, with its
+95 % interval. Each model runs in a process of its own; those that are timed run one at a time.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -235,10 +236,10 @@ def budgets_of(case: Case) -> tuple[float, ...]:
     if case.budgets:
         return case.budgets
     run = Run(case)
-    predicted = memscale.predict(run.model, run.batch, run.optimizer, LOGGED, precision="bf16")
+    predicted = memscale.predict(run.model, run.batch, optimizer=run.optimizer, precision="bf16")
     plain = predicted.needed_bytes
     try:
-        memscale.plan(run.model, run.batch, run.optimizer, config_of(0.01), precision="bf16")
+        memscale.plan(run.model, run.batch, optimizer=run.optimizer, config=config_of(0.01), precision="bf16")
         least = plain // 4
     except memscale.BudgetError as error:
         least = int(error.smallest_peak_bytes or 0)
@@ -253,12 +254,12 @@ def ratio_of(mine: list[float], theirs: list[float]) -> dict[str, float]:
     return {"ratio": round(statistics.median(ratios), 4), "low": round(low, 4), "high": round(high, 4)}
 
 
-def compare(case: Case, row: dict[str, Any], other: dict[str, Any], runs: dict[str, Run], pairs: int) -> None:
+def compare(case: Case, row: dict[str, Any], runs: dict[str, Run], pairs: int) -> None:
     """Steps of the plan with all actions, interleaved with those of the others."""
     forget()
     mine = {"all": Run(case, plan=row["plan"])}
-    if "plan" in other and "error" not in other:
-        mine["recompute"] = Run(case, plan=other["plan"])
+    if row["recompute alone"].get("plan") and "error" not in row["recompute alone"]:
+        mine["recompute"] = Run(case, plan=row["recompute alone"]["plan"])
     everybody = {**mine, **runs}
     times: dict[str, list[float]] = {name: [] for name in everybody}
     for _ in range(4):
@@ -276,23 +277,34 @@ def compare(case: Case, row: dict[str, Any], other: dict[str, Any], runs: dict[s
         memscale.detach(run.model)
 
 
-def measure(name: str, pairs: int, show: Callable[[dict[str, Any]], None]) -> None:
+def find_rows(name: str) -> list[dict[str, Any]]:
+    """Each budget alone."""
     case = CASES[name]
-    budgets = budgets_of(case)
-    rows = [(within(case, budget, "balanced"), within(case, budget, "conservative", 3)) for budget in budgets]
-    forget()
-    runs = {"plain": Run(case)}
-    with contextlib.suppress(ValueError, AttributeError, NotImplementedError):
-        runs["checkpointing"] = Run(case, peer=True)
+    rows = []
+    for budget in budgets_of(case):
+        alone = within(case, budget, "conservative", 4)
+        rows.append({"model": name, **within(case, budget, "balanced"), "recompute alone": alone})
+    return rows
+
+
+def time_rows(rows: list[dict[str, Any]], pairs: int, peers: bool) -> list[dict[str, Any]]:
+    """Their plans, interleaved. Two that do the same need no comparison."""
+    case = CASES[rows[0]["model"]]
+    runs = {}
+    if peers:
+        runs["plain"] = Run(case)
+        with contextlib.suppress(ValueError, AttributeError, NotImplementedError):
+            runs["checkpointing"] = Run(case, peer=True)
     for run in runs.values():
         for _ in range(4):
             run.step()
-    for row, other in rows:
-        if "plan" in row and "error" not in row:
-            compare(case, row, other, runs, pairs)
-        for found in (row, other):
+    for row in rows:
+        is_same = row.get("actions") == row["recompute alone"].get("actions")
+        if row.get("plan") and "error" not in row and (peers or not is_same):
+            compare(case, row, runs, pairs)
+        for found in (row, row["recompute alone"]):
             found.pop("plan", None)
-        show({"model": name, **row, "recompute alone": other})
+    return rows
 
 
 def text_of(row: dict[str, Any]) -> str:
@@ -309,21 +321,39 @@ def text_of(row: dict[str, Any]) -> str:
     return f"| {row['model']} | {' | '.join(figures)} |"
 
 
+def run_child(task: str, options: argparse.Namespace, given: Any) -> Any:
+    """The answer of a process of its own; None if it failed."""
+    command = [sys.executable, __file__, "--child", task, "--pairs", str(options.pairs)]
+    command += ["--peers"] * options.peers
+    done = subprocess.run(command, input=json.dumps(given), stdout=subprocess.PIPE, text=True, check=False)
+    with contextlib.suppress(ValueError, IndexError):
+        return json.loads(done.stdout.splitlines()[-1])
+    print(f"{task} failed with status {done.returncode}", file=sys.stderr)
+    return None
+
+
+def child(options: argparse.Namespace) -> None:
+    given = json.loads(sys.stdin.read())
+    answer = find_rows(given) if options.child == "within" else time_rows(given, options.pairs, options.peers)
+    print(json.dumps(answer))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="the rows, as JSON")
+    parser.add_argument("--out", type=Path, help="the rows, as JSON")
     parser.add_argument("--only", action="append", help="models whose name contains this")
     parser.add_argument("--pairs", type=int, default=30)
-    parser.add_argument("--minutes", type=float, default=9, help="no model is started after so many")
+    parser.add_argument("--peers", action="store_true", help="compare with the plain step and with checkpointing, too")
+    parser.add_argument("--jobs", type=int, default=6, help="models whose budgets are tried at a time")
+    parser.add_argument("--minutes", type=float, default=9, help="no model is timed after so many")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if not torch.cuda.is_available():
         print("this benchmark needs a GPU", file=sys.stderr)
         return 1
     if options.child:
-        measure(options.child, options.pairs, lambda row: print("ROW " + json.dumps(row), flush=True))
+        child(options)
         return 0
-    rows: list[dict[str, Any]] = []
     conditions = {
         "device": torch.cuda.get_device_name(),
         "torch": torch.__version__,
@@ -334,19 +364,21 @@ def main() -> int:
         "pairs": options.pairs,
     }
     deadline = time.monotonic() + 60 * options.minutes
+    names = [name for name in CASES if not options.only or any(part in name for part in options.only)]
+    with ThreadPoolExecutor(options.jobs) as pool:
+        found = [rows for rows in pool.map(lambda name: run_child("within", options, name), names) if rows]
     titles = "model budget reserved allocated error predicted plain checkpointing recompute copied actions faults"
     print(f"| {' | '.join(titles.split())} |")
-    for name in CASES:
-        if (options.only and not any(part in name for part in options.only)) or time.monotonic() > deadline:
-            continue
-        command = [sys.executable, __file__, "--child", name, "--pairs", str(options.pairs), "--out", "-"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
-            assert child.stdout is not None
-            for line in child.stdout:
-                if line.startswith("ROW "):
-                    rows.append(json.loads(line[4:]))
-                    print(text_of(rows[-1]), flush=True)
-                    options.out.write_text(json.dumps({"conditions": conditions, "rows": rows}, indent=1) + "\n")
+    rows: list[dict[str, Any]] = []
+    for untimed in found:
+        timed = run_child("compare", options, untimed) if time.monotonic() < deadline else None
+        for row in timed or untimed:
+            for each in (row, row["recompute alone"]):
+                each.pop("plan", None)
+            rows.append(row)
+            print(text_of(row), flush=True)
+        if options.out:
+            options.out.write_text(json.dumps({"conditions": conditions, "rows": rows}, indent=1) + "\n")
     return 0
 
 

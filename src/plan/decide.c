@@ -384,19 +384,72 @@ static ms_status cramp(ms__decision *d) {
     return MS_OK;
 }
 
+/* The plan of another decision about the same step, with fewer actions, if it is better. */
+static ms_status take_better(ms__decision *d, const ms__decision *other, int64_t resolution) {
+    ms__candidate candidate = other->best;
+    if (candidate.choices == NULL) return MS_OK;
+    const ms__model_choice *from = ms__decision_model(other, candidate.model_options);
+    ms__plan_list list = first_list(ms__decision_model(d, candidate.model_options));
+    const ms__chain *chain = &list.model->chain;
+    uint8_t *choices = ms__arena_array(&d->arena, (size_t)chain->n, 1);
+    if (choices == NULL) return MS_E_NO_MEMORY;
+    for (int32_t i = 0; i < chain->n; i++) {
+        int32_t action = from->chain.units[i].options[candidate.choices[i]].action;
+        for (int32_t o = 0; o < chain->units[i].n_options; o++)
+            if (chain->units[i].options[o].action == action) choices[i] = (uint8_t)o;
+    }
+    candidate.grid = list.grid;
+    return keep_best(d, &list, &candidate, choices, resolution);
+}
+
+static ms_status choose_alone(ms__decision *d, const goal *aim) {
+    return aim == NULL ? find_fastest(d) : find_leanest(d, aim);
+}
+
+/* Actions that copy: all of them, or those that copy what a unit saves, which is much more than its inputs. */
+static uint32_t copying_actions(bool only_saved) {
+    uint32_t actions = 0;
+    for (int32_t action = 0; action < MS_N_ACTIONS; action++)
+        if (ms__actions[action].needs_link && !(only_saved && ms__actions[action].variant == MS__RECOMPUTED))
+            actions |= 1U << action;
+    return actions;
+}
+
+static ms_status choose_without(ms__decision *d, uint32_t actions, const goal *aim) {
+    ms_plan_request request = *d->request;
+    request.actions &= ~actions;
+    if (!d->is_exact || request.actions == d->request->actions) return MS_OK;
+    ms__decision other = {.request = &request};
+    ms_status status = ms__decision_open(&other);
+    other.usable_bytes = d->usable_bytes;
+    if (status == MS_OK) status = choose_alone(&other, aim);
+    if (status == MS_OK) status = take_better(d, &other, aim == NULL ? 0 : aim->resolution);
+    ms__decision_close(&other);
+    return status;
+}
+
+/* The fastest plan (`aim` NULL), or the leanest. A list has only so many plans, and the link is counted in parts of its
+ * largest copy. So plans that copy nothing, or only inputs, are looked for by themselves, too, and more techniques
+ * never give a worse plan. */
+static ms_status choose_best(ms__decision *d, const goal *aim) {
+    ms_status status = choose_alone(d, aim);
+    if (status == MS_OK) status = choose_without(d, copying_actions(true), aim);
+    return status == MS_OK ? choose_without(d, copying_actions(false), aim) : status;
+}
+
 /* `best` needs the least: take the fastest plan that needs no more, as a device would whose aim just fits it. */
 static ms_status choose_smallest(ms__decision *d) {
     int64_t usable = d->usable_bytes;
     d->usable_bytes = d->best.needed_bytes;
     d->best = (ms__candidate){0};
-    ms_status status = find_fastest(d);
+    ms_status status = choose_best(d, NULL);
     d->usable_bytes = usable;
     return status;
 }
 
 ms_status ms__decide_smallest(ms__decision *d) {
     const goal smallest = {.max_ns = INT64_MAX, .max_bytes = INT64_MAX, .resolution = 1};
-    return find_leanest(d, &smallest);
+    return choose_best(d, &smallest);
 }
 
 static ms_status choose(ms__decision *d) {
@@ -404,11 +457,11 @@ static ms_status choose(ms__decision *d) {
     bool may_be_slower = true;
     if (!(d->request->flags & MS_PLAN_FASTEST)) {
         const goal leanest = {allowed_ns(d), d->usable_bytes, d->baseline.peak_bytes / RESOLUTION_PARTS + 1};
-        status = find_leanest(d, &leanest);
+        status = choose_best(d, &leanest);
         if (status != MS_OK || d->best.choices != NULL) return status;
         may_be_slower = leanest.max_ns < INT64_MAX;
     }
-    if (may_be_slower) status = find_fastest(d);
+    if (may_be_slower) status = choose_best(d, NULL);
     if (status != MS_OK || d->best.choices != NULL) return status;
     status = ms__decide_smallest(d);
     if (status != MS_OK) return status;

@@ -272,9 +272,16 @@ static void note_run(const finder *f, uint32_t run) {
     for (uint32_t i = f->runs[run]; i < f->runs[run + 1]; i++) note_repeated(f, &f->repeated[i], over);
 }
 
+static void count_saved(const finder *f, int32_t unit) {
+    int64_t n = 0;
+    for (uint32_t i = 0; i < f->n_repeated; i++) n += ms__step_cost_tensors(cost_of(f, &f->repeated[i]));
+    f->out->units[unit].n_saved = f->n_runs == 0 ? 0 : n / f->n_runs;
+}
+
 /* The calls of a unit must be alike: then it is known which recomputation belongs to which. */
 static void find_kept(finder *f, int32_t unit) {
     collect_operations(f, unit);
+    count_saved(f, unit);
     if (f->n_runs == 0 || f->n_forward % f->n_runs != 0) return;
     for (uint32_t r = 0; r < f->n_runs; r++)
         if (!match_run(f, r, f->n_forward / f->n_runs)) return;

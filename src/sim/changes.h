@@ -29,6 +29,7 @@ typedef struct ms__unit_changes {
     int64_t kept_bytes[MS_KEEP_ALL + 1]; /* by enum ms_keep: held from forward on */
     int64_t n_kept[MS_KEEP_ALL + 1];     /* results, by the same */
     int64_t n_runs;                      /* recomputations */
+    int64_t n_saved;                     /* tensors that autograd saves of one of them */
     int64_t moved_bytes;                 /* to the host and back: what it saves */
     int64_t input_bytes;                 /* the same of its inputs */
     int64_t dropped_bytes;               /* casts that backward makes again */

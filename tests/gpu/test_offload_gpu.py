@@ -53,7 +53,7 @@ def test_equals_plain(name, precision, mixture, no_warnings):
     plain = train(make(name, precision), name, precision)
     model = zoo.wrap_with(make(name, precision), MIXTURES[mixture])
     zoo.assert_same(plain, train(model, name, precision))
-    assert stats_of(model)["n_puts"] > 0
+    assert stats_of(model)["n_puts"] > 0 or name == "albert"  # whose one block has the mixture's first action alone
     assert_empty(model)
 
 

@@ -3,6 +3,7 @@ needs more threads sets them. Nothing reaches a network."""
 
 import gc
 import os
+import tempfile
 import threading
 import warnings
 
@@ -10,6 +11,11 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["OMP_NUM_THREADS"] = "1"  # of the processes that tests start, too
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 os.environ.pop("MEMSCALE_ASYNC_OFFLOAD", None)
+# Compiled code that torch has cached for another processor crashes: the suite also runs as on one with AVX2 alone.
+os.environ.setdefault(
+    "TORCHINDUCTOR_CACHE_DIR",
+    f"{tempfile.gettempdir()}/memscale-inductor-{os.getuid()}-{os.environ.get('ATEN_CPU_CAPABILITY', 'any')}",
+)
 
 import pytest
 import torch

@@ -4,8 +4,12 @@ import copy
 import gc
 import io
 import os
+import signal
+import subprocess
+import sys
 import threading
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
@@ -723,3 +727,39 @@ def test_a_layer_far_away_does_not_fetch(monkeypatch):
         model.blocks[i].b.bias.register_hook(lambda _: fetched.append(stats_of(model)["n_fetches"]))
     loss.backward()
     assert fetched == [0, 0, 0, 1, 1]
+
+
+ENDLESS = """
+import signal
+import sys
+sys.path.insert(0, {tests!r})
+import torch
+import zoo
+from graphs import chain, loss_of
+from memscale._run import offloading
+
+offloading.OPTIONS = {{"least_bytes": 1, "delay_ns": 20_000_000}}
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may ignore it for what runs in the background
+torch.set_num_threads(1)
+model = zoo.wrap_with(chain(n=6), ["offload", "recompute_offload"])
+while True:
+    loss_of(model).backward()
+    print("step", flush=True)
+"""
+
+
+@pytest.mark.parametrize("signal_name", ["SIGKILL", "SIGTERM", "SIGINT"])
+def test_killed_in_the_middle(signal_name, tmp_path):
+    """While copies are on their way: the process ends at once. Its host memory has no name, so nothing is left."""
+    script = tmp_path / "endless.py"
+    script.write_text(ENDLESS.format(tests=str(Path(__file__).parent)))
+    command = [sys.executable, str(script)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            for _ in range(3):
+                assert process.stdout.readline() == "step\n"
+            process.send_signal(getattr(signal, signal_name))
+            process.communicate(timeout=20)
+        finally:
+            process.kill()
+    assert process.returncode != 0

@@ -13,7 +13,7 @@ import memscale
 import varying
 import zoo
 from memscale import _core
-from memscale._plan import by_shape
+from memscale._plan import step_profiler
 from memscale._plan.request import Request
 from memscale._trace import profiling
 from memscale._trace.sample import at_sizes, shape_of, sizes_of
@@ -95,7 +95,7 @@ def test_one_analysis_tells_how_a_step_grows(name):
 
 def test_the_step_runs_lean_where_analyses_would_take_too_long(monkeypatch):
     """Steps cannot be fitted here, so each larger image needs an analysis of its own."""
-    real = by_shape.trace_samples
+    real = step_profiler.trace_samples
     refused = []
 
     def trace(model, samples, *args, **named):
@@ -104,7 +104,7 @@ def test_the_step_runs_lean_where_analyses_would_take_too_long(monkeypatch):
             raise memscale.MemScaleError("no")
         return real(model, samples, *args, **named)
 
-    monkeypatch.setattr(by_shape, "trace_samples", trace)
+    monkeypatch.setattr(step_profiler, "trace_samples", trace)
     case = varying.CASES["images"]
     torch.manual_seed(0)
     model = case.make()

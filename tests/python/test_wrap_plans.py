@@ -12,7 +12,7 @@ from torch import nn
 
 import memscale
 import zoo
-from memscale._plan import by_shape as _planner
+from memscale._plan import step_profiler as _planner
 from test_detach import snapshot
 from zoo import LARGE
 
