@@ -562,9 +562,9 @@ typedef struct ms_plan_request {
     uint32_t flags;                 /* enum ms_plan_flag */
     int64_t occupied_bytes;         /* of the budget: what torch's allocator holds besides this step */
     int64_t limit_bytes;            /* what may be used if no plan fits the budget; 0: the budget is the limit */
-    int64_t prefetch_depth;         /* as in ms_settings */
     const ms_profile *plain_profile; /* the step when nothing is done to it, if it differs (a key-value cache is
                                         filled); NULL: it does not */
+    int64_t prefetch_depth;          /* as in ms_settings */
 } ms_plan_request;
 
 /* What these settings ask for on this device: budget, margin, host memory, allowed actions and model options, and how

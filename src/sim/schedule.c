@@ -89,7 +89,7 @@ static void find_times(planner *p) {
 static int32_t leaving_of(const planner *p, int32_t v) {
     int32_t last = p->changes->n_visits - 1, at = v + MS_OFFLOAD_LEAVING;
     while (at < last && p->forward_ns[at] < p->leaves_ns[v]) at++;
-    return (int32_t)(at - v);
+    return at - v;
 }
 
 /* The last unit whose backward begins early enough, else the first one; 0: backward has none before. */
@@ -108,7 +108,7 @@ static void find_copies(planner *p) {
     for (int32_t v = 0; v < p->changes->n_visits; v++) {
         if (!is_offloaded(p, v)) continue;
         done = p->leaves_ns[v] = ms__add_ns(ms__max(done, p->forward_ns[v]), copy_ns(p, v));
-        needed = p->starts_ns[v] = ms__min(needed, p->backward_ns[v]) - copy_ns(p, v);
+        needed = p->starts_ns[v] = ms__max(ms__min(needed, p->backward_ns[v]) - copy_ns(p, v), -MS__MAX_NS);
     }
 }
 

@@ -763,3 +763,65 @@ def test_killed_in_the_middle(signal_name, tmp_path):
         finally:
             process.kill()
     assert process.returncode != 0
+
+
+@pytest.mark.parametrize("actions", [["offload"], ["offload", "keep", "keep"], ["recompute_offload", "keep"]])
+def test_host_memory_goes_with_backward(actions):
+    """Also while the loss is there, whose graph has the hooks that fetch."""
+    model = zoo.wrap_with(chain(n=6), actions)
+    used = []
+    for _ in range(4):
+        loss = loss_of(model)
+        loss.backward()
+        used.append((stats_of(model)["used_bytes"], stats_of(model)["peak_used_bytes"]))
+    assert used == [(0, used[0][1])] * 4
+
+
+def test_host_memory_goes_with_graphs_that_are_not_used():
+    """Each forward runs before the last one's output goes."""
+    model = zoo.wrap_with(chain(n=6), ["offload"], [(2, 2)] * 6)
+    counts = []
+    for _ in range(12):
+        output = loss_of(model)
+        counts.append(stats_of(model)["n_groups"])
+    assert max(counts) <= 2 * 6
+    del output
+
+
+def test_one_look_at_an_input_is_forgotten():
+    """Somebody who holds inputs in one step does not keep them on the device for good."""
+    model = zoo.wrap_with(chain(n=6), ["recompute_offload"])
+
+    def puts():
+        before = stats_of(model)["n_puts"]
+        loss_of(model).backward()
+        return stats_of(model)["n_puts"] - before
+
+    usual, seen = puts(), []
+    handles = [block.register_forward_pre_hook(lambda _, args: seen.append(args)) for block in model.blocks]
+    puts()
+    for handle in handles:
+        handle.remove()
+    seen.clear()
+    assert [puts() for _ in range(3)] == [usual] * 3
+
+
+def test_garbage_goes_while_layers_are_let_go_of(monkeypatch):
+    """Torch is asked who holds a tensor, and meanwhile a collector frees the group that was asked for."""
+    model, real = zoo.wrap_with(chain(n=6), ["recompute_offload"]), torch._C._storage_Use_Count
+
+    def count(address):
+        gc.collect()
+        return real(address)
+
+    monkeypatch.setattr(torch._C, "_storage_Use_Count", count)
+    expected = None
+    for _ in range(4):
+        cycle = [loss_of(model)]
+        cycle.append(cycle)
+        del cycle
+        loss_of(model).backward()
+        found = gradients(model)
+        model.zero_grad()
+        expected = expected or found
+        zoo.assert_same(expected, found)

@@ -113,12 +113,17 @@ def agree_on_rank(folder, parallel, share):
     wanted = train_wide(parallel(make_wide(), None))
     model = parallel(make_wide(), budget / 1e9)
     zoo.assert_same(wanted, train_wide(model))
-    plan = memscale.executor_of(getattr(model, "module", model)).plan
+    executor = memscale.executor_of(getattr(model, "module", model))
+    plan = executor.plan
     answers = [None, None]
     dist.all_gather_object(answers, (plan.fingerprint, plan.n_changed, needs[1] < budget * 63 / 64))
     assert answers[0][0] == answers[1][0]
     assert answers[0][1] > 0
     assert [alone for _, _, alone in answers] == [True, False]
+    for _ in range(2 if parallel is ddp else 0):  # accumulated: another plan, of both. Shards do not fit then
+        model(input_ids=own, labels=own).loss.backward()
+    dist.all_gather_object(answers, executor.plan.fingerprint)
+    assert answers[0] == answers[1]
 
 
 @pytest.mark.parametrize("name", PARALLEL)

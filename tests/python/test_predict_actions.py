@@ -185,3 +185,40 @@ def test_the_host_takes_time_to_find_results():
     known = memscale.profile(model, {"input_ids": ids, "labels": ids})
     whole, kept = (simulate(known, [action])["step_ns"] for action in ("recompute", "recompute_except_both"))
     assert kept > whole
+
+
+class Keeps(nn.Module):
+    """A model that holds what its layers are given: until its forward is over, or for its caller."""
+
+    def __init__(self, returns):
+        super().__init__()
+        torch.manual_seed(0)
+        self.stem, self.returns = nn.Linear(64, 64), returns
+        self.blocks = nn.ModuleList([nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64)) for _ in range(6)])
+
+    def forward(self, x):
+        x, seen = self.stem(x), []
+        for block in self.blocks:
+            seen.append(x)
+            x = x + block(x)
+        return (x, tuple(seen)) if self.returns else x + sum(seen)
+
+
+@pytest.mark.parametrize("returns", [False, True])
+def test_inputs_that_the_model_holds_stay(returns):
+    def loss_of(output):
+        return (output[0] if returns else output).pow(2).mean()
+
+    model = Keeps(returns)
+    updater = torch.optim.SGD(model.parameters())
+    known = memscale.profile(model, (zoo.floats(4096, 64),), optimizer=updater, loss=loss_of)
+    del model, updater
+    simulated = simulate(known, ["recompute_offload"])
+    with Meter() as meter:
+        model, x = Keeps(returns), zoo.floats(4096, 64)
+        zoo.wrap_with(model, ["recompute_offload"], simulated["schedule"])
+        for step in range(N_STEPS):
+            with meter.mark(f"step {step}"):
+                loss_of(model(x)).backward()
+                model.zero_grad()
+    assert simulated["steady_peak_bytes"] == pytest.approx(meter[f"step {N_STEPS - 1}"].peak, rel=0.01)

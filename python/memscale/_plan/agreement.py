@@ -69,7 +69,11 @@ def _exchange(key: str, ranks: tuple[int, ...], mine: dict[str, Any]) -> list[di
 
 
 def agree(
-    ranks: tuple[int, ...], units: list[tuple[str, int]], make: Callable[[], Plan], warn: Callable[[str], object]
+    ranks: tuple[int, ...],
+    units: list[tuple[str, int]],
+    make: Callable[[], Plan],
+    fits: Callable[[Plan], bool],
+    warn: Callable[[str], object],
 ) -> Plan:
     """The plan of the rank with the highest pressure; of several, of the first one.
 
@@ -77,6 +81,7 @@ def agree(
         ranks: that have to agree, this one among them.
         units: of the model, with their bytes of parameters.
         make: the plan of this rank.
+        fits: can this rank run the plan of another one within its own budget?
         warn: says what went wrong.
 
     Raises:
@@ -100,4 +105,8 @@ def agree(
         if "error" in answer:
             raise BudgetError(f"rank {rank}: {answer['error']}")
     chosen = max(answers, key=lambda answer: float(answer["pressure"]))
-    return plan if chosen["plan"] == mine["plan"] else Plan.from_json(chosen["plan"])
+    theirs = plan if chosen["plan"] == mine["plan"] else Plan.from_json(chosen["plan"])
+    if theirs is plan or fits(theirs):
+        return theirs
+    warn("the plan of the rank that needs the most does not fit on this one, which uses its own")
+    return plan

@@ -10,6 +10,7 @@ import dataclasses
 import math
 import time
 import weakref
+from array import array
 from collections.abc import Callable
 from typing import Any
 
@@ -84,7 +85,7 @@ class Planner:
         self._kind: object = None  # of the steps that are planned for
         self._others: dict[object, _Known] = {}  # what is known of other kinds
         self._model = weakref.ref(model)
-        self._has_agreed = False  # with other ranks
+        self._agreed: set[bool] = set()  # by whether gradients are held: is it a plan of all ranks?
 
     @property
     def n_analyses(self) -> int:
@@ -245,6 +246,8 @@ class Planner:
         sizes, shape = sizes_of(args, kwargs), shape_of(args, kwargs)
 
         def find() -> Plan:
+            if held in self._plans and held not in self._agreed and self._ranks():  # it was made before there were any
+                del self._plans[held]
             if held not in self._plans:
                 self._plans[held] = self._plans_for(args, kwargs, held)
             plan: Plan = self._plans[held].find(sizes, shape, self._times())
@@ -307,9 +310,11 @@ class Planner:
         core, fused = self.profile.core, self.profile.fused
         may_change = bytes(unit.name not in self._excluded for unit in self.profile.units)
         plain = self.profile.plain_core
-        plan = self._agreed(
-            lambda: self.request.create(core, may_change=may_change, plain=plain, fused=fused, held=held)
-        )
+
+        def make() -> Plan:
+            return self.request.create(core, may_change=may_change, plain=plain, fused=fused, held=held)
+
+        plan = self._agree(make, held)
         plans = _core.ShapePlans(
             request=self.request.core,
             plan=plan.core,
@@ -326,16 +331,29 @@ class Planner:
         self._learned = self._learned or plans
         return plans
 
-    def _agreed(self, make: Callable[[], Plan]) -> Plan:
-        """The plan that this makes; the first time, where other ranks run the same step, one for all of them."""
+    def _ranks(self) -> tuple[int, ...]:
+        """Those that run this step together with this one."""
         model = self._model()
-        ranks = () if self._has_agreed or model is None else ranks_of(model)
-        self._has_agreed = True
+        return () if model is None else ranks_of(model)
+
+    def _agree(self, make: Callable[[], Plan], held: bool) -> Plan:
+        """The plan that this makes; the first time, where other ranks run the same step, one for all of them."""
+        ranks = () if held in self._agreed else self._ranks()
         if not ranks:
             return make()
+        self._agreed.add(held)
         assert self.profile is not None
         units = [(name, n_bytes) for name, n_bytes, *_ in self.profile.core.units()]
-        return agree(ranks, units, make, self._warn)
+        return agree(ranks, units, make, self._fits, self._warn)
+
+    def _fits(self, plan: Plan) -> bool:
+        """Does the step that was profiled fit the budget with this plan?"""
+        assert self.profile is not None
+        core, flags = self.request.core, self.request.core.simulation & ~_core.SIMULATE_GROWING
+        actions = array("i", [entry.action for entry in plan.entries]).tobytes()
+        flags |= core.simulation & _core.SIMULATE_GROWING if plan.grows else 0
+        record = self.profile.core.simulate(self.request.device, actions=actions, flags=flags)
+        return int(record["needed_bytes"]) <= self.request.usable_bytes
 
     def _advised(self, error: BudgetError, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BudgetError:
         """The same error, and what would fit."""

@@ -36,6 +36,8 @@ class Offloading:
         self._engine: _core.OffloadEngine | None = None
         self._pid = 0  # of the process that made it: a forked child has none
         self._n_refused = 0
+        settings = async_settings(config)
+        self._pinned_bytes = None if settings.pool_gb is None else round(settings.pool_gb * 1e9)
 
     def use(self, plan: Plan) -> None:
         """Steps run with this plan from now on: have the host memory that it needs."""
@@ -45,16 +47,18 @@ class Offloading:
             self._engine, self._pid = self._make(), os.getpid()
         if plan.host_bytes > _LARGE:
             self._messages.once(f"taking {size(plan.host_bytes)} of host memory to offload to")
+        self._engine.forget()
         try:
+            if self._pinned_bytes is not None:  # the pool is pinned or not as it grows, so that part comes first
+                self._engine.reserve(min(plan.host_bytes, self._pinned_bytes))
             self._engine.reserve(plan.host_bytes)
         except MemoryError as error:
             self._messages.warn(f"offloading lacks host memory ({error}); what does not fit stays on the device")
 
     def _make(self) -> _core.OffloadEngine:
         nothing, options = torch.empty(0, device=self._device), dict(OPTIONS)
-        settings = async_settings(self._config)
-        if settings.pool_gb is not None:
-            options["pinned_bytes"] = round(settings.pool_gb * 1e9)
+        if self._pinned_bytes is not None:
+            options["pinned_bytes"] = self._pinned_bytes
         limit = _core.host_limit(engine_settings(self._config)["offload_limit_bytes"])
         if self._device.type == "cpu":
             return _core.OffloadEngine(nothing.device, nothing, limit_bytes=limit, **options)
@@ -113,14 +117,13 @@ class Offloading:
 
     def release(self) -> None:
         """Let go of the engine: its host memory goes with the last graph that needs it."""
-        settings = async_settings(self._config)
-        if self._engine is not None and settings.debug:
-            stats = self._engine.stats()
+        engine, self._engine, settings = self._engine, None, async_settings(self._config)
+        if engine is not None and settings.debug and self._pid == os.getpid():
+            stats = engine.stats()
             self._messages.info(
                 f"offloading copied {size(stats['put_bytes'])} to {size(stats['pool_bytes'])} of host memory in "
                 f"{stats['n_puts']} transfers, and {size(stats['fetched_bytes'])} back in {stats['n_fetches']}; "
                 f"{stats['n_late']} of these began when they were needed. Host memory was taken {stats['n_grows']} "
                 f"times, and {stats['n_refused']} transfers found none"
             )
-        self._engine = None
         self._n_refused = 0

@@ -83,9 +83,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self._numbers: dict[int, int] = {}  # address of a storage -> its number; -1: not to be counted
         self._watched: dict[int, weakref.ref[Any]] = {}
         self._alone = _counts_if_alone()
+        self._one_holder = _holders_of_alias()
         self._saves: dict[int, list[int]] = {}  # address of a call -> the numbers of its saves. Not the call itself,
         # which keeps its inputs alive.
         self._n_saves = 0
+        self._inputs: list[list[torch.Tensor]] = []  # of the last two units that ran
         self._begins: list[int] = []  # autograd's sequence numbers at which the nodes of a unit begin,
         self._owners: list[int] = []  # and that unit
 
@@ -152,9 +154,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.trace.events.extend((_core.TRACE_SAVE, self.number(tensor), self._saves[id(call)][index]))
 
     def note_inputs(self, tensors: list[torch.Tensor]) -> None:
-        """The unit that has just run holds these, for its recomputation."""
+        """The unit that has just run holds these, for its recomputation. What others still hold when two more units
+        have run (a list of the model, say) does not become free, and is said to be held by another unit, too."""
         with torch._C.DisableTorchFunction():
-            numbers = [self.number(tensor) for tensor in tensors]
+            last_but_one = self._inputs.pop(0) if len(self._inputs) == 2 else []
+            shared = [tensor for tensor in last_but_one if _counts(tensor)[0] > self._one_holder]
+            numbers = [self.number(tensor) for tensor in (*shared, *tensors)]
+        self._inputs.append(list(tensors))
         for index in numbers:
             if index >= 0:
                 self.trace.events.extend((_core.TRACE_INPUT, index, 0))
@@ -287,6 +293,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.trace.events.extend((_core.TRACE_RECOMPUTE, unit, 0))
 
     def phase(self, phase: int) -> None:
+        self._inputs.clear()
         self.move_to(-1)
         self.trace.events.extend((_core.TRACE_PHASE, phase, 0))
 
@@ -304,6 +311,15 @@ def _counts(tensor: torch.Tensor) -> tuple[int, int]:
     """The reference counts of a storage and of a tensor on it."""
     count: Any = getattr(tensor, "_use_count", int)
     return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata), count()
+
+
+@functools.cache
+def _holders_of_alias() -> int:
+    """What torch counts for a storage that one alias holds."""
+    with torch.utils._python_dispatch._disable_current_modes():
+        alias = torch.empty(2, device="meta").detach()
+        alias.untyped_storage()
+        return _counts(alias)[0]
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:

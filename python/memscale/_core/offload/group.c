@@ -140,6 +140,20 @@ static void let_go(core_group *self) {
     Py_DECREF(owner);
 }
 
+/* Nobody can ask for anything of it any more: its host memory goes now, since a mark may own it for longer. One without
+ * `core` that is leaving is put by another thread at this moment. */
+static void finish_unused(core_group *self) {
+    for (Py_ssize_t i = 0; i < self->n_pieces; i++)
+        if (self->pieces[i].n_users > 0) return;
+    if (self->core == NULL) return;
+    settle(self);
+    leave_list(self);
+    ms_offload_free(self->core);
+    self->core = NULL;
+    for (Py_ssize_t i = 0; i < self->n_pieces; i++) drop(&self->pieces[i]);
+    core_mark_clear(&self->mark);
+}
+
 void core_group_served(core_group *self, Py_ssize_t index) {
     core_piece *piece = &self->pieces[index];
     if (--piece->n_left == 0 && self->state == GROUP_HERE) drop(piece);
@@ -153,6 +167,7 @@ void core_group_gone(core_group *self, Py_ssize_t index, int was_served) {
     if (piece->n_users > 0) return;
     Py_CLEAR(piece->views);
     if (!is_in_flight) Py_CLEAR(piece->storage); /* else once the copies are done */
+    finish_unused(self);
 }
 
 void core_group_drop_unused(core_group *self) {
@@ -174,9 +189,9 @@ int core_group_visit(const core_group *self, visitproc visit, void *arg) {
 void core_group_clear(core_group *self) {
     settle(self);
     if (self->engine != NULL) leave_list(self);
-    core_mark_clear(&self->mark);
     ms_offload_free(self->core);
     self->core = NULL;
+    core_mark_clear(&self->mark);
     Py_ssize_t n = self->n_pieces;
     self->n_pieces = 0;
     for (Py_ssize_t i = 0; i < n; i++) {
@@ -194,7 +209,10 @@ void core_group_clear(core_group *self) {
 
 /* Does nobody else hold its storage? -1 with an exception. */
 static int is_alone(core_state *state, const OffloadEngine *engine, const core_piece *piece) {
-    int64_t n_holders = core_count_users(state, piece->storage);
+    PyObject *storage = piece->storage; /* it may go while Python code runs */
+    Py_INCREF(storage);
+    int64_t n_holders = core_count_users(state, storage);
+    Py_DECREF(storage);
     return n_holders < 0 ? -1 : n_holders == engine->n_holders;
 }
 
@@ -228,9 +246,10 @@ static Py_ssize_t list_pieces(core_state *state, core_group *self, ms_offload_pi
 static int keep_shared(core_state *state, core_group *self) {
     for (Py_ssize_t i = 0; self->are_inputs && i < self->n_pieces; i++) {
         core_piece *piece = &self->pieces[i];
-        int is_own = piece->stays || piece->storage == NULL ? 1 : is_alone(state, self->engine, piece);
-        if (is_own < 0 || (is_own == 0 && core_input_share(self->engine, &piece->place) < 0)) return -1;
-        if (is_own == 0) piece->stays = 1;
+        if (piece->stays || piece->storage == NULL) continue;
+        int is_own = is_alone(state, self->engine, piece);
+        if (is_own < 0 || core_input_note(self->engine, &piece->place, !is_own) < 0) return -1;
+        if (i < self->n_pieces && self->pieces[i].storage != NULL) self->pieces[i].stays = !is_own;
     }
     return 0;
 }
@@ -260,9 +279,14 @@ int core_offload_tick(core_state *state, OffloadEngine *engine) {
     engine->is_short = 0;
     forget_unmarked(engine);
     while (status == MS_OK && (due = find_due(engine)) != NULL) {
-        if (keep_shared(state, due) < 0) return -1;
-        status = ms_offload_settle(due->core, due->stream);
-        if (status == MS_OK) let_go(due);
+        PyObject *owner = due->owner; /* Python code may run, and drop it */
+        Py_INCREF(owner);
+        int failed = keep_shared(state, due) < 0;
+        int is_due = !failed && due->state == GROUP_LEAVING && due->core != NULL;
+        if (is_due) status = ms_offload_settle(due->core, due->stream);
+        if (is_due && status == MS_OK) let_go(due);
+        Py_DECREF(owner);
+        if (failed) return -1;
     }
     if (status == MS_OK) return 0;
     (void)core_raise(state, status);

@@ -98,7 +98,9 @@ static PyObject *engine_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     ms_status status = create(&o, gpu, &self->core);
     if (status != MS_OK) (void)core_raise(state, status);
     self->shared = PyDict_New();
-    if (status == MS_OK && self->shared != NULL && count_holders(state, self) == 0) return (PyObject *)self;
+    self->suspected = PyDict_New();
+    int has_dicts = self->shared != NULL && self->suspected != NULL;
+    if (status == MS_OK && has_dicts && count_holders(state, self) == 0) return (PyObject *)self;
     Py_DECREF((PyObject *)self);
     return NULL;
 }
@@ -115,6 +117,7 @@ static void engine_dealloc(PyObject *object) {
     Py_CLEAR(self->device);
     Py_CLEAR(self->nothing);
     Py_CLEAR(self->shared);
+    Py_CLEAR(self->suspected);
     PyMem_Free(self->lates);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
     Py_DECREF(type);
@@ -183,6 +186,13 @@ static PyObject *engine_reserve(PyObject *object, PyObject *number) {
     Py_RETURN_NONE;
 }
 
+PyDoc_STRVAR(forget_doc, "forget($self, /)\n--\n\nForget which inputs others hold: there is another plan.");
+
+static PyObject *engine_forget(PyObject *object, PyObject *Py_UNUSED(unused)) {
+    core_inputs_forget((OffloadEngine *)object);
+    Py_RETURN_NONE;
+}
+
 PyDoc_STRVAR(stats_doc, "stats($self, /)\n--\n\nCounts since it was made, as a dict.");
 
 static PyObject *engine_stats(PyObject *object, PyObject *Py_UNUSED(unused)) {
@@ -211,13 +221,10 @@ static PyObject *engine_stats(PyObject *object, PyObject *Py_UNUSED(unused)) {
 }
 
 static PyMethodDef methods[] = {
-    {"run", engine_run, METH_VARARGS, run_doc},
-    {"run_kept", engine_run_kept, METH_VARARGS, run_kept_doc},
-    {"mark", engine_mark, METH_O, mark_doc},
-    {"put_inputs", engine_put_inputs, METH_VARARGS, put_inputs_doc},
-    {"reserve", engine_reserve, METH_O, reserve_doc},
-    {"stats", engine_stats, METH_NOARGS, stats_doc},
-    {NULL, NULL, 0, NULL},
+    {"run", engine_run, METH_VARARGS, run_doc},       {"run_kept", engine_run_kept, METH_VARARGS, run_kept_doc},
+    {"mark", engine_mark, METH_O, mark_doc},          {"put_inputs", engine_put_inputs, METH_VARARGS, put_inputs_doc},
+    {"reserve", engine_reserve, METH_O, reserve_doc}, {"forget", engine_forget, METH_NOARGS, forget_doc},
+    {"stats", engine_stats, METH_NOARGS, stats_doc},  {NULL, NULL, 0, NULL},
 };
 
 PyDoc_STRVAR(type_doc,

@@ -61,8 +61,8 @@ static int fill(core_state *state, OffloadedInputs *self, const input *item, int
     return status;
 }
 
-/* All of them, or those that are left after a failure. Then backward is here. */
-static int bring(core_state *state, OffloadedInputs *self) {
+/* All of them, or those that are left after a failure. */
+static int bring_items(core_state *state, OffloadedInputs *self) {
     int64_t task = core_current_task(state);
     if (task == CORE_NO_TASK && PyErr_Occurred()) return -1;
     while (self->n_items > 0) {
@@ -72,7 +72,19 @@ static int bring(core_state *state, OffloadedInputs *self) {
         core_group_gone(&self->group, last->piece, 0);
         forget(last);
     }
-    return core_mark_passed(state, &self->group.mark);
+    return 0;
+}
+
+/* Then backward is here: the mark goes with the group. */
+static int bring(core_state *state, OffloadedInputs *self) {
+    core_mark mark = self->group.mark;
+    self->group.mark = (core_mark){.task = CORE_NO_TASK};
+    int status = bring_items(state, self);
+    if (status == 0) status = core_mark_passed(state, &mark);
+    core_pending pending = core_set_aside();
+    core_mark_clear(&mark);
+    core_put_back(pending);
+    return status;
 }
 
 PyDoc_STRVAR(bring_doc, "bring($self, /)\n--\n\nGive the tensors their storages back. Does nothing a second time.");

@@ -51,7 +51,7 @@ typedef struct OffloadEngine {
     core_group *first, *last; /* borrowed: those that are leaving, or that no mark has been set for; the oldest first */
     uint8_t *lates;           /* owned, by key: how often in a row its group was fetched when it was needed only */
     size_t n_lates;
-    PyObject *shared; /* owned dict: shared_inputs.c */
+    PyObject *shared, *suspected; /* owned dicts: shared_inputs.c */
 } OffloadEngine;
 
 /* The stream that the calling thread uses, as ms_offload takes it. -1 with an exception. */
@@ -197,8 +197,11 @@ PyObject *core_offload_inputs(core_state *state, OffloadEngine *engine, PyObject
 /* Is this input known to be held by others? -1 with an exception. */
 int core_input_is_shared(const OffloadEngine *engine, const core_place *place);
 
-/* It is. -1 with an exception. */
-int core_input_share(OffloadEngine *engine, const core_place *place);
+/* When it was due to go: was it held by others? -1 with an exception. */
+int core_input_note(OffloadEngine *engine, const core_place *place, int is_shared);
+
+/* With another plan, all of that may be different. */
+void core_inputs_forget(OffloadEngine *engine);
 
 /* ---- For module.c ---- */
 
