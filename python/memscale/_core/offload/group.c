@@ -150,6 +150,7 @@ static void finish_unused(core_group *self) {
     leave_list(self);
     ms_offload_free(self->core);
     self->core = NULL;
+    self->state = GROUP_HERE;
     for (Py_ssize_t i = 0; i < self->n_pieces; i++) drop(&self->pieces[i]);
     core_mark_clear(&self->mark);
 }
@@ -242,7 +243,8 @@ static Py_ssize_t list_pieces(core_state *state, core_group *self, ms_offload_pi
     return n;
 }
 
-/* An input that somebody else holds stays, and is not copied the next time: it would be there twice in backward. */
+/* An input that somebody else holds stays: it would be there twice in backward. Who does so is noted, so that it is not
+ * copied for nothing in later steps. */
 static int keep_shared(core_state *state, core_group *self) {
     for (Py_ssize_t i = 0; self->are_inputs && i < self->n_pieces; i++) {
         core_piece *piece = &self->pieces[i];
@@ -448,7 +450,7 @@ static int forgive(OffloadEngine *engine, const core_state *state) {
 int core_group_fetch_early(core_state *state, core_group *self) {
     uint64_t stream = 0;
     PyObject *owner = self->owner;
-    if (self->state != GROUP_AWAY || self->schedule.waits || self->engine->is_short) return 0;
+    if (self->state != GROUP_AWAY || self->core == NULL || self->schedule.waits || self->engine->is_short) return 0;
     Py_INCREF(owner);
     int status = core_offload_stream(state, self->engine, &stream);
     if (status == 0 && self->stream == stream && lock_group(self, 0)) {
