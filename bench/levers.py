@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import gc
 import json
 import os
 import platform
@@ -35,6 +34,7 @@ import transformers
 from torch import nn
 
 import memscale
+from budgets import forget, registered
 from memscale._cli import model_registry
 from recompute import interval
 
@@ -51,14 +51,6 @@ class Case:
     make: Callable[[], tuple[nn.Module, dict[str, Any]]]
     budgets: tuple[float, ...] = ()
     fused: bool = True
-
-
-def registered(name: str, batch: int, length: int) -> Callable[[], tuple[nn.Module, dict[str, Any]]]:
-    def make() -> tuple[nn.Module, dict[str, Any]]:
-        model: Any = model_registry.make_model(name, "cuda", torch.float32)
-        return model, model_registry.make_batch(model.config, batch, length, "cuda", torch.float32)
-
-    return make
 
 
 def tokens(vocabulary: int, batch: int, length: int) -> dict[str, Any]:
@@ -176,14 +168,6 @@ class Run:
         return time.perf_counter() - start
 
 
-def forget() -> None:
-    gc.collect()
-    torch.cuda.synchronize()
-    torch._C._cuda_clearCublasWorkspaces()
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-
-
 def config_of(budget_gb: float, mode: str = "balanced") -> memscale.Config:
     asynchronous = {"async_offload": True} if mode != "conservative" else {}
     return memscale.Config(mode, memory_budget_gb=budget_gb, enable_logging=False, **asynchronous)
@@ -293,7 +277,7 @@ def time_rows(rows: list[dict[str, Any]], pairs: int, peers: bool) -> list[dict[
     runs = {}
     if peers:
         runs["plain"] = Run(case)
-        with contextlib.suppress(ValueError, AttributeError, NotImplementedError):
+        if getattr(runs["plain"].model, "supports_gradient_checkpointing", False):  # of Hugging Face, and it has it
             runs["checkpointing"] = Run(case, peer=True)
     for run in runs.values():
         for _ in range(4):

@@ -636,10 +636,10 @@ typedef struct ms_plan_entry {
     int32_t other_reason; /* why that one was not taken */
     int64_t other_bytes;  /* how much higher the peak would be with it */
     int64_t other_ns;     /* how much longer the step would take */
-    int64_t
-        leaves_after; /* of what is offloaded: it is gone from the device when so many more units have run forward, */
-    int64_t fetched_before; /* and fetched when backward begins with the unit that ran so many later; both 0: nothing is
-                             * offloaded, or the default (MS_OFFLOAD_LEAVING) */
+    /* Of what is offloaded: it is gone from the device when `leaves_after` more units have run forward, and fetched
+     * when backward begins with the unit that ran `fetched_before` units later. Both 0: nothing is offloaded, or, in a
+     * plan from elsewhere, MS_OFFLOAD_LEAVING. */
+    int64_t leaves_after, fetched_before;
 } ms_plan_entry;
 
 /* Decide what is done to each unit and to the model: with MS_PLAN_FASTEST the fastest plan whose peak is within the

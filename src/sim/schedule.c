@@ -11,11 +11,8 @@
 #define LATE_PARTS 8 /* copies are expected to take one part in 8 longer than the rate says */
 
 typedef struct planner {
-    const ms__step *step;
-    const ms__changes *changes;
-    const int32_t *actions;
-    const ms_rates *rates;
-    int64_t prefetch_depth;
+    const ms__schedule_request *request;
+    const ms__changes *changes;        /* the request's */
     int64_t *forward_ns, *backward_ns; /* visit -> when its forward ends, and when its backward begins */
     int64_t *leaves_ns, *starts_ns;    /* visit -> when its copies to the host are done, and when those back begin */
     ms__schedule *out;
@@ -33,12 +30,12 @@ int64_t ms__copy_ns(const ms_rates *rates, int64_t n_bytes) {
 }
 
 static int32_t action_of(const planner *p, int32_t unit) {
-    return p->actions == NULL || unit < 0 ? MS_ACTION_KEEP : p->actions[unit];
+    return p->request->actions == NULL || unit < 0 ? MS_ACTION_KEEP : p->request->actions[unit];
 }
 
 static int64_t copy_ns(const planner *p, int32_t v) {
     const ms__visit *visit = &p->changes->visits[v];
-    int64_t ns = ms__copy_ns(p->rates, ms__visit_copy_bytes(visit, action_of(p, visit->unit)));
+    int64_t ns = ms__copy_ns(p->request->rates, ms__visit_copy_bytes(visit, action_of(p, visit->unit)));
     return ms__add_ns(ns, ns / LATE_PARTS);
 }
 
@@ -60,20 +57,20 @@ static int64_t time_of(const clocks *now) { return ms__max(now->host_ns, now->de
 static void pass_segment(const planner *p, const ms__segment *s, clocks *now) {
     const ms__action *action = &ms__actions[action_of(p, s->unit)];
     for (uint32_t e = s->first[action->variant]; e < s->first[action->variant] + s->n[action->variant]; e++) {
-        if (p->step->events[e].kind != MS__OPERATION) continue;
-        const ms__step_cost *cost = &p->step->costs[p->step->events[e].index];
+        if (p->request->step->events[e].kind != MS__OPERATION) continue;
+        const ms__step_cost *cost = &p->request->step->costs[p->request->step->events[e].index];
         bool is_spared = ms__is_spared(p->changes->spared[e], action->keeps);
-        int64_t busy_ns = is_spared ? 0 : ms__op_busy_ns(p->rates, p->step, cost);
-        now->host_ns = ms__add_ns(now->host_ns, ms__op_host_ns(p->rates, cost, s->phase));
+        int64_t busy_ns = is_spared ? 0 : ms__op_busy_ns(p->request->rates, p->request->step, cost);
+        now->host_ns = ms__add_ns(now->host_ns, ms__op_host_ns(p->request->rates, cost, s->phase));
         if (busy_ns > 0) now->device_ns = ms__add_ns(time_of(now), busy_ns);
-        if (p->rates->capability == 0) now->host_ns = time_of(now);
+        if (p->request->rates->capability == 0) now->host_ns = time_of(now);
     }
 }
 
 static void find_times(planner *p) {
     clocks now = {0};
-    for (uint32_t i = 0; i < p->step->n_segments; i++) {
-        const ms__segment *s = &p->step->segments[i];
+    for (uint32_t i = 0; i < p->request->step->n_segments; i++) {
+        const ms__segment *s = &p->request->step->segments[i];
         int32_t v = p->changes->visit_of[i];
         if (s->phase < MS_PHASE_FORWARD || s->phase > MS_PHASE_BACKWARD) continue;
         if (v >= 0 && p->changes->visits[v].backward == (int32_t)i) p->backward_ns[v] = time_of(&now);
@@ -98,7 +95,7 @@ static int32_t ahead_of(const planner *p, int32_t v) {
     for (int32_t at = v + 1; at < p->changes->n_visits; at++) {
         if (p->changes->visits[at].backward < 0) continue;
         best = at;
-        if (p->backward_ns[at] <= p->starts_ns[v] && at - v >= p->prefetch_depth) break;
+        if (p->backward_ns[at] <= p->starts_ns[v] && at - v >= p->request->prefetch_depth) break;
     }
     return best - v;
 }
@@ -126,12 +123,7 @@ ms_status ms__schedule_make(ms__arena *arena, const ms__schedule_request *reques
     ms__arena scratch = {0};
     const ms__step *step = request->step;
     size_t n = (size_t)request->changes->n_visits;
-    planner p = {.step = step,
-                 .changes = request->changes,
-                 .actions = request->actions,
-                 .rates = request->rates,
-                 .prefetch_depth = request->prefetch_depth,
-                 .out = out};
+    planner p = {.request = request, .changes = request->changes, .out = out};
     ms_status status =
         ms__arena_arrays(arena, MS__ARRAY(out->leaving, step->n_units), MS__ARRAY(out->ahead, step->n_units));
     if (status == MS_OK)

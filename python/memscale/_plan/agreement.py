@@ -1,10 +1,10 @@
 """One plan for all ranks: that of the rank whose step needs the most of its budget.
 
 What the ranks do to their layers need not be the same for gradients to be right, but then they wait for each other in
-every step. So before the first step with a plan each rank tells the others, through the store that torch's process
-group was made with, what it has planned, and all take the same plan. Nothing is sent to a device and no collective
-runs: a rank that does not answer in time costs a warning and no hang. Plans that are made later, for larger batches or
-after a step that ran out of memory, are each rank's own.
+every step. So before the first step with a plan, and before the first one with held gradients, each rank tells the
+others what it has planned, through the store that torch's process group was made with, and all take the same plan.
+Nothing is sent to a device and no collective runs: a rank that does not answer in time costs a warning and no hang.
+Plans that are made later, for larger batches or after a step that ran out of memory, are each rank's own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..plans import Plan
 
 _SECONDS = 60.0  # that a rank waits for the others
 
-_n_agreed: dict[str, int] = {}  # by what was agreed on: attachments of one model take turns
+_n_agreed: dict[str, int] = {}  # how often ranks of a model have agreed: each time has keys of its own
 
 
 def ranks_of(model: nn.Module) -> tuple[int, ...]:

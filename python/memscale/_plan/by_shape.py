@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-import weakref
 from array import array
 from collections.abc import Callable
 from typing import Any
@@ -84,7 +83,7 @@ class Planner:
         self._kept_free_bytes = 0  # besides, since a step ran out of memory
         self._kind: object = None  # of the steps that are planned for
         self._others: dict[object, _Known] = {}  # what is known of other kinds
-        self._model = weakref.ref(model)
+        self._model = model
         self._agreed: set[bool] = set()  # by whether gradients are held: is it a plan of all ranks?
 
     @property
@@ -333,8 +332,7 @@ class Planner:
 
     def _ranks(self) -> tuple[int, ...]:
         """Those that run this step together with this one."""
-        model = self._model()
-        return () if model is None else ranks_of(model)
+        return ranks_of(self._model)
 
     def _agree(self, make: Callable[[], Plan], held: bool) -> Plan:
         """The plan that this makes; the first time, where other ranks run the same step, one for all of them."""

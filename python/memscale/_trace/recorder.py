@@ -143,6 +143,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     def stop(self) -> None:
         """Record no more deaths of storages."""
         self._watched.clear()
+        self._inputs.clear()
 
     def note_save(self, call: _core.Call, index: int, tensor: torch.Tensor) -> None:
         """Autograd saves this tensor as the index-th of the call, in forward or in a recomputation."""

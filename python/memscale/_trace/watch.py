@@ -117,6 +117,11 @@ class WatchingRecorder(Recorder):
                 address = tensor.untyped_storage()._cdata
                 self._held[address] = self._held.get(address, 0) + 1
 
+    def note_inputs(self, tensors: list[torch.Tensor]) -> None:
+        if self.error is None:
+            with self.guarded():
+                super().note_inputs(tensors)
+
     def note_gradients(self, inputs: tuple[torch.Tensor | None, ...], outputs: Any) -> None:
         """A node of the graph has computed these."""
         if not self.is_paused:
