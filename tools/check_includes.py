@@ -29,9 +29,10 @@ EXTENSION = {
     "core.h": set(),
     "tensors.h": {"core.h"},
     "tensors.c": {"tensors.h"},
-    "module.c": {"core.h", "tensors.h", "bind/bind.h", "offload/offloading.h", "recompute/recompute.h"},
+    "module.c": {"core.h", "tensors.h", "bind/bind.h", "offload/offloading.h", "pointwise/pointwise.h", "recompute/recompute.h"},
     "bind": {"core.h", "bind.h"},
     "offload": {"core.h", "tensors.h", "offloading.h"},
+    "pointwise": {"core.h", "tensors.h", "pointwise.h"},
     "recompute": {"core.h", "tensors.h", "recompute.h"},
 }
 PUBLIC = re.compile(r'#include\s+[<"]memscale/')

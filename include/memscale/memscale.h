@@ -430,7 +430,9 @@ enum ms_action {
     MS_ACTION_RECOMPUTE_OFFLOAD = 7,          /* recomputed, from inputs that are kept in host memory */
     MS_ACTION_RECOMPUTE_OFFLOAD_BLOCKING = 8,
     MS_ACTION_TILE = 9, /* recomputed in tiles, which need fewer temporaries */
-    MS_N_ACTIONS = 10
+    MS_ACTION_RECOMPUTE_POINTWISE = 10, /* kept, but for results of pointwise functions that other saved tensors give
+                                         * again: these are computed when backward needs them */
+    MS_N_ACTIONS = 11
 #endif
 };
 
@@ -871,6 +873,9 @@ typedef struct ms_profile_request {
     const ms_trace *recomputed; /* the same step with all units recomputed; NULL: unknown */
     int64_t batch, length;      /* the shape of its input; 0: unknown */
     const uint32_t *unit_flags; /* MS_UNIT_BLOCK or 0 of each unit; NULL: all 0 */
+    const ms_trace *pointwise;  /* the same step with the results of pointwise functions of all units computed again
+                                 * in backward (MS_ACTION_RECOMPUTE_POINTWISE); used only with `recomputed`; NULL:
+                                 * unknown */
 } ms_profile_request;
 
 /* A request for a model without units, with this trace, which it borrows; the other fields are 0. Set them as needed.
@@ -879,7 +884,7 @@ MS_NODISCARD MS_API ms_status ms_profile_request_init(ms_profile_request *reques
 
 /* A profile with the step that was traced: what it allocates, frees and computes, unit by unit. `*out_profile` is
  * owned, ms_profile_destroy. Any thread. Errors: MS_E_INVALID (a trace is malformed), MS_E_VERSION, MS_E_MISMATCH (the
- * two traces are not of the same step), MS_E_LIMIT, MS_E_NO_MEMORY. */
+ * traces are not of the same step), MS_E_LIMIT, MS_E_NO_MEMORY. */
 MS_NODISCARD MS_API ms_status ms_profile_from_traces(const ms_profile_request *request, ms_profile **out_profile);
 
 /* The same from one trace, `request->recomputed`, of a step that was watched while its units were recomputed;

@@ -1,8 +1,8 @@
 /* chain_build.c - from a profile to a chain.
  *
- * Two simulations give almost everything: the bytes at the end of each segment of forward are what the units so far
+ * A simulation of each variant gives almost everything: the bytes at the end of each segment of forward are what the units so far
  * hold, and the peak of a segment less what earlier units hold is what the segment itself takes. So a chain whose units
- * are all plain, or all recomputed, has the peaks of these simulations; actions.h says what other actions change.
+ * are all in one variant has the peak of its simulation; actions.h says what other actions change.
  */
 #include "chain_build.h"
 
@@ -41,9 +41,13 @@ ms_status ms__basis_make(ms__arena *arena, const ms_plan_request *request, const
     if (actions == NULL) return MS_E_NO_MEMORY;
     ms_status status = ms__sim_basis_make(arena, profile->step, request->device->rates, &out->sim);
     if (status == MS_OK) status = run_basis(out, actions, &out->runs[MS__PLAIN]);
-    for (int64_t i = 0; i < profile->n_units; i++)
-        if (ms__unit_may_change(request, profile, i)) actions[i] = MS_ACTION_RECOMPUTE;
-    if (status == MS_OK) status = run_basis(out, actions, &out->runs[MS__RECOMPUTED]);
+    for (int v = MS__RECOMPUTED; v < MS__N_VARIANTS && status == MS_OK; v++) {
+        bool is_wanted = v == MS__RECOMPUTED || request->actions & 1U << ms__action_of_variant(v);
+        if (v != MS__RECOMPUTED && !(is_wanted && ms__step_has(profile->step, v))) continue;
+        for (int64_t i = 0; i < profile->n_units; i++)
+            if (ms__unit_may_change(request, profile, i)) actions[i] = ms__action_of_variant(v);
+        status = run_basis(out, actions, &out->runs[v]);
+    }
     if (status != MS_OK) ms__basis_free(out);
     return status;
 }
@@ -64,7 +68,7 @@ typedef struct measured {
 
 /* A step whose units are all in one variant, under the model options. */
 typedef struct measured_step {
-    const ms_simulation *run;
+    const ms_simulation *run; /* NULL: no action needs this variant */
     measured *units;       /* by position */
     ms__unit_times *times; /* by position */
     int64_t *gap_bytes;    /* by prefix: between units */
@@ -117,6 +121,7 @@ static void measure_peaks(const builder *b, const measured_step *m) {
 }
 
 static void measure_variant(const builder *b, measured_step *m) {
+    if (m->run == NULL) return;
     measure_held(b, m);
     measure_peaks(b, m);
     ms__order_times(b->order, m->run->segments, m->run->n_segments, m->times);
@@ -172,6 +177,7 @@ static void add_option(builder *b, int32_t position, int32_t action) {
     ms__effect e = ms__effect_of(action, &b->basis->sim.costs[unit->unit], &b->basis->profile->units[unit->unit]);
     if (!e.is_possible) return;
     const measured_step *step = &b->steps[ms__actions[action].variant], *plain = &b->steps[MS__PLAIN];
+    if (step->run == NULL) return;
     const measured *m = &step->units[position];
     const ms__unit_times *times = &step->times[position], *plain_times = &plain->times[position];
     int64_t ns =
@@ -207,7 +213,8 @@ static void set_options(builder *b) {
             if (is_allowed(b->basis, chain->units[i].unit, action)) add_option(b, i, action);
     }
     for (int32_t k = 0; k <= chain->n; k++)
-        chain->gap_bytes[k] = ms__max(b->steps[MS__PLAIN].gap_bytes[k], b->steps[MS__RECOMPUTED].gap_bytes[k]);
+        for (int v = 0; v < MS__N_VARIANTS; v++)
+            chain->gap_bytes[k] = ms__max(chain->gap_bytes[k], b->steps[v].gap_bytes[k]);
 }
 
 static int64_t sum_copies(const ms__chain *chain, int64_t *out_most) {

@@ -8,7 +8,7 @@
 /* A request with the traces that it points to. */
 typedef struct input {
     ms_profile_request request;
-    ms_trace plain, recomputed;
+    ms_trace plain, recomputed, pointwise;
 } input;
 
 ms_status ms_profile_request_init(ms_profile_request *request, const ms_trace *plain) {
@@ -35,11 +35,13 @@ static ms_status read_request(const ms_profile_request *request, ms_profile_requ
     return status == MS_OK ? check_request(out) : status;
 }
 
-static ms_status read_both(const ms_profile_request *request, input *out) {
+static ms_status read_all(const ms_profile_request *request, input *out) {
     ms_status status = read_request(request, &out->request);
     if (status == MS_OK) status = ms__struct_read(MS__STRUCT(ms_trace), out->request.plain, &out->plain);
     if (status == MS_OK && out->request.recomputed != NULL)
         status = ms__struct_read(MS__STRUCT(ms_trace), out->request.recomputed, &out->recomputed);
+    if (status == MS_OK && out->request.pointwise != NULL)
+        status = ms__struct_read(MS__STRUCT(ms_trace), out->request.pointwise, &out->pointwise);
     return status;
 }
 
@@ -48,7 +50,7 @@ static ms_status read_watched(const ms_profile_request *request, ms__arena *aren
     ms_trace watched;
     ms_status status = read_request(request, &out->request);
     if (status != MS_OK) return status;
-    if (out->request.plain != NULL || out->request.recomputed == NULL)
+    if (out->request.plain != NULL || out->request.recomputed == NULL || out->request.pointwise != NULL)
         return ms__fail(MS_E_INVALID,
                         "ms_profile_from_watched_trace: the trace must be `recomputed`, and the only one");
     status = ms__struct_read(MS__STRUCT(ms_trace), out->request.recomputed, &watched);
@@ -61,9 +63,12 @@ static ms_status fill(ms_profile *profile, const input *in, ms__arena *scratch) 
     const ms_profile_request *request = &in->request;
     profile->step = ms__arena_alloc(&profile->arena, sizeof *profile->step);
     if (profile->step == NULL) return MS_E_NO_MEMORY;
-    ms_status status =
-        ms__step_from_traces(&profile->arena, &in->plain, request->recomputed == NULL ? NULL : &in->recomputed,
-                             request->n_units, profile->step);
+    bool has_recomputed = request->recomputed != NULL;
+    const ms_trace *const traces[MS__N_VARIANTS] = {
+        [MS__PLAIN] = &in->plain,
+        [MS__RECOMPUTED] = has_recomputed ? &in->recomputed : NULL,
+        [MS__POINTWISE] = has_recomputed && request->pointwise != NULL ? &in->pointwise : NULL};
+    ms_status status = ms__step_from_traces(&profile->arena, traces, request->n_units, profile->step);
     if (status != MS_OK) return status;
     profile->step->batch = request->batch;
     profile->step->length = request->length;
@@ -91,7 +96,7 @@ static ms_status make(const input *in, ms__arena *scratch, ms_profile **out_prof
 ms_status ms_profile_from_traces(const ms_profile_request *request, ms_profile **out_profile) {
     input in;
     ms__arena scratch = {0};
-    ms_status status = read_both(request, &in);
+    ms_status status = read_all(request, &in);
     if (status == MS_OK) status = make(&in, &scratch, out_profile);
     ms__arena_free(&scratch);
     return status;

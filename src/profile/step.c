@@ -1,9 +1,9 @@
 /* step.c - from traces to a step.
  *
  * A trace is walked once. Operations and allocations start a run when the unit or the phase changes; releases belong to
- * the run in which they happen. The two traces of a step have the same operations in the same order, except those of
+ * the run in which they happen. The traces of a step have the same operations in the same order, except those of
  * recomputation (between MS_TRACE_RECOMPUTE marks). So the n-th plain operation of one is the n-th of the other, and
- * what it allocates has the same key in both.
+ * what it allocates has the same key in all.
  */
 #include "step.h"
 
@@ -56,7 +56,7 @@ typedef struct builder {
     MS__VEC(ms__step_cost) costs;
     MS__VEC(ms__step_scratch) scratches;
     MS__VEC(int64_t) numbers;
-    const ms_trace *recomputed;
+    const ms_trace *const *traces; /* by variant; NULL: it has none */
     walk walks[MS__N_VARIANTS];
     int64_t n_units;
 } builder;
@@ -331,9 +331,10 @@ static uint32_t category_of(const walk *w, int64_t storage) {
 }
 
 /* Set size and category of each key. */
-static void settle_keys(builder *b, int n_variants) {
-    for (int v = n_variants - 1; v >= 0; v--) { /* the plain variant decides */
+static void settle_keys(builder *b) {
+    for (int v = MS__N_VARIANTS - 1; v >= 0; v--) { /* the plain variant decides */
         const walk *w = &b->walks[v];
+        if (b->traces[v] == NULL) continue;
         ms__step_key *keys = b->keys.items; /* NULL if there are no keys */
         for (int64_t s = 0; s < w->trace->n_storages && keys != NULL; s++)
             if (w->keys[s] != NO_KEY) keys[w->keys[s]].category = category_of(w, s);
@@ -347,9 +348,8 @@ static void *copy(ms__arena *arena, const void *items, size_t n, size_t item_byt
 }
 
 static ms_status fill_segments(builder *b, ms__arena *arena, ms__step *out) {
-    bool has_recomputed = b->recomputed != NULL;
     size_t n_segments = b->walks[MS__PLAIN].runs.n, n_events = 0;
-    settle_keys(b, has_recomputed ? 2 : 1);
+    settle_keys(b);
     for (int v = 0; v < MS__N_VARIANTS; v++) n_events += b->walks[v].events.n;
     if (n_events > MS__STEP_MAX_EVENTS)
         return ms__fail(MS_E_LIMIT, "the step has %zu events, which are too many", n_events);
@@ -361,7 +361,8 @@ static ms_status fill_segments(builder *b, ms__arena *arena, ms__step *out) {
         const run *plain = &b->walks[MS__PLAIN].runs.items[i];
         segment->unit = plain->unit;
         segment->phase = plain->phase;
-        for (int v = 0; v < (has_recomputed ? 2 : 1); v++) {
+        for (int v = 0; v < MS__N_VARIANTS; v++) {
+            if (b->traces[v] == NULL) continue;
             const run *r = &b->walks[v].runs.items[i];
             segment->first[v] = out->n_events;
             segment->n[v] = r->n;
@@ -369,7 +370,8 @@ static ms_status fill_segments(builder *b, ms__arena *arena, ms__step *out) {
         }
     }
     out->n_segments = (uint32_t)n_segments;
-    out->has_recomputed = has_recomputed;
+    out->has_recomputed = b->traces[MS__RECOMPUTED] != NULL;
+    out->has_pointwise = b->traces[MS__POINTWISE] != NULL;
     return MS_OK;
 }
 
@@ -406,24 +408,27 @@ static ms_status intern_all(builder *b, ms__arena *arena, ms__arena *scratch, ms
     return there ? MS_OK : MS_E_NO_MEMORY;
 }
 
-static ms_status build(builder *b, ms__arena *arena, ms__arena *scratch, const ms_trace *plain, ms__step *out) {
-    walk *w = b->walks;
+static ms_status build(builder *b, ms__arena *arena, ms__arena *scratch, ms__step *out) {
     ms_status status = MS_OK;
-    if (b->recomputed != NULL) status = walk_trace(b, scratch, b->recomputed, &w[MS__RECOMPUTED], NULL);
-    if (status == MS_OK)
-        status = walk_trace(b, scratch, plain, &w[MS__PLAIN], b->recomputed == NULL ? NULL : &w[MS__RECOMPUTED]);
-    if (status == MS_OK && b->recomputed != NULL) status = check_same(&w[MS__PLAIN], &w[MS__RECOMPUTED]);
+    const walk *before = NULL;
+    for (int i = 0; i < MS__N_VARIANTS && status == MS_OK; i++) {
+        int v = ms__variant_order[i];
+        if (b->traces[v] == NULL) continue;
+        status = walk_trace(b, scratch, b->traces[v], &b->walks[v], before);
+        if (status == MS_OK && before != NULL) status = check_same(&b->walks[v], before);
+        before = &b->walks[v];
+    }
     if (status == MS_OK) status = fill_segments(b, arena, out);
     if (status == MS_OK) status = intern_all(b, arena, scratch, out);
     return status == MS_OK ? ms__step_finish(arena, out) : status;
 }
 
-ms_status ms__step_from_traces(ms__arena *arena, const ms_trace *plain, const ms_trace *recomputed, int64_t n_units,
+ms_status ms__step_from_traces(ms__arena *arena, const ms_trace *const traces[MS__N_VARIANTS], int64_t n_units,
                                ms__step *out) {
     ms__arena scratch = {0};
-    builder b = {.recomputed = recomputed, .n_units = n_units};
+    builder b = {.traces = traces, .n_units = n_units};
     ms__step step = {.n_units = (uint32_t)n_units};
-    ms_status status = build(&b, arena, &scratch, plain, &step);
+    ms_status status = build(&b, arena, &scratch, &step);
     for (int v = 0; v < MS__N_VARIANTS; v++) {
         ms__vec_free(&b.walks[v].runs);
         ms__vec_free(&b.walks[v].events);

@@ -1,18 +1,20 @@
 /* step.h - one training step: what it allocates, releases and computes, unit by unit.
  *
- * The step is a chain of segments, each one phase inside one unit or between units. Every segment has two variants: as
- * it runs when nothing is done ("plain"), and when its unit is recomputed in backward. What is allocated is a key. Both
- * variants use the same keys, so that units can be kept or recomputed one by one: a recomputed unit can release a
- * tensor that a plain unit before it allocated.
+ * The step is a chain of segments, each one phase inside one unit or between units. Every segment has up to three
+ * variants: as it runs when nothing is done ("plain"), when its unit is recomputed in backward, and when only results of
+ * its pointwise functions are ("pointwise"). What is allocated is a key. All variants use the same keys, so that units
+ * can be kept or recomputed one by one: a recomputed unit can release a tensor that a plain unit before it allocated.
  *
  * Invariants
  *   - A step is immutable. Its indices were checked when it was made, so readers need not.
  *   - Within a variant of a segment events are in the order of the step. A variant allocates a key at most once, and
- *     releases it at most once, after that. A key is released in the same segment in both variants, or it is split, or
- *     it is never released.
+ *     releases it at most once, after that. A key is released in the same segment in all variants that allocate it, or it
+ *     is split, or it is never released.
  *   - A gradient is accumulated when backward has made all of it: until then it exists besides one that the parameter
  *     already has. Steps from traces that do not tell have no such events.
- *   - Keys are numbered in the order in which they are first allocated, the recomputed variant before the plain one.
+ *   - Keys are numbered in the order in which they are first allocated: in the recomputed variant, then in the plain one,
+ *     then in the pointwise one.
+ *   - A step has a pointwise variant only if it has a recomputed one.
  *   - Numbers are sizes (ms__size_in_range), and so are these sums: the bytes of all keys, in blocks of 512; operations
  *     and bytes of all costs, each time that they occur. There are at most MS__STEP_MAX_EVENTS events.
  */
@@ -27,7 +29,10 @@
 #define MS__STEP_MAX_EVENTS ((uint32_t)1 << 22)
 #define MS__MAX_ELEMENT_BYTES 64
 
-enum { MS__PLAIN, MS__RECOMPUTED, MS__N_VARIANTS };
+enum { MS__PLAIN, MS__RECOMPUTED, MS__POINTWISE, MS__N_VARIANTS };
+
+/* In this order variants number new keys. */
+static const int ms__variant_order[MS__N_VARIANTS] = {MS__RECOMPUTED, MS__PLAIN, MS__POINTWISE};
 
 enum ms__step_event_kind {
     MS__ALLOCATE,
@@ -97,7 +102,10 @@ typedef struct ms__segment {
     uint32_t first[MS__N_VARIANTS], n[MS__N_VARIANTS];
 } ms__segment;
 
-/* A key that the variants release in different segments. -1: never. */
+#define MS__NEVER_RELEASED (-1)
+#define MS__NOT_ALLOCATED (-2) /* in this variant */
+
+/* A key that the variants release in different segments. */
 typedef struct ms__split_key {
     uint32_t key;
     int32_t segment[MS__N_VARIANTS];
@@ -130,8 +138,12 @@ typedef struct ms__step {
     ms__segment *segments;
     ms__split_key *split_keys;
     uint32_t n_numbers, n_keys, n_events, n_costs, n_scratches, n_segments, n_split_keys, n_units;
-    bool has_recomputed;
+    bool has_recomputed, has_pointwise;
 } ms__step;
+
+static inline bool ms__step_has(const ms__step *step, int variant) {
+    return variant == MS__PLAIN || (variant == MS__RECOMPUTED ? step->has_recomputed : step->has_pointwise);
+}
 
 static inline int64_t ms__step_key_bytes(const ms__step *step, uint32_t key) {
     return step->numbers[step->keys[key].size];
@@ -143,10 +155,11 @@ ms_status ms__step_finish(ms__arena *arena, ms__step *step);
 /* Check the numbers and sums of a step at another shape. Errors: MS_E_LIMIT. */
 ms_status ms__step_check_sums(const ms__step *step);
 
-/* From the trace of a plain step, and one with all units recomputed or NULL. Its arrays belong to the arena. Errors:
+/* From the trace of a plain step; of one with all units recomputed, or NULL; and with that, of one with the results of
+ * all pointwise functions recomputed, or NULL. Its arrays belong to the arena. Errors:
  * MS_E_INVALID (a trace is malformed), MS_E_MISMATCH (the traces are of different steps), MS_E_LIMIT,
  * MS_E_NO_MEMORY. */
-ms_status ms__step_from_traces(ms__arena *arena, const ms_trace *plain, const ms_trace *recomputed, int64_t n_units,
+ms_status ms__step_from_traces(ms__arena *arena, const ms_trace *const traces[MS__N_VARIANTS], int64_t n_units,
                                ms__step *out);
 
 #endif

@@ -9,10 +9,9 @@
 
 #define BLOCK_BYTES 512 /* sizes are rounded to this on a GPU */
 
-/* Where each variant releases each key, and whether both allocate it. */
+/* Where each variant releases each key. */
 typedef struct ends {
-    int32_t *released; /* MS__N_VARIANTS for each key; -1: never */
-    uint8_t *variants; /* a bit for each variant that allocates the key */
+    int32_t *released; /* MS__N_VARIANTS for each key: a segment, or why there is none */
 } ends;
 
 static int32_t *released_at(const ends *e, uint32_t key) { return e->released + (size_t)key * MS__N_VARIANTS; }
@@ -21,23 +20,27 @@ static void note_ends(const ms__step *step, uint32_t segment, int variant, ends 
     const ms__segment *s = &step->segments[segment];
     for (uint32_t i = s->first[variant]; i < s->first[variant] + s->n[variant]; i++) {
         const ms__step_event *event = &step->events[i];
-        if (event->kind == MS__ALLOCATE) e->variants[event->index] |= (uint8_t)(1U << variant);
+        if (event->kind == MS__ALLOCATE) released_at(e, event->index)[variant] = MS__NEVER_RELEASED;
         if (event->kind == MS__RELEASE) released_at(e, event->index)[variant] = (int32_t)segment;
     }
 }
 
 static bool is_split(const ends *e, uint32_t key) {
     const int32_t *released = released_at(e, key);
-    return e->variants[key] == (1U << MS__PLAIN | 1U << MS__RECOMPUTED) &&
-           released[MS__PLAIN] != released[MS__RECOMPUTED];
+    int32_t first = MS__NOT_ALLOCATED;
+    for (int v = 0; v < MS__N_VARIANTS; v++) {
+        if (released[v] == MS__NOT_ALLOCATED) continue;
+        if (first != MS__NOT_ALLOCATED && released[v] != first) return true;
+        first = released[v];
+    }
+    return false;
 }
 
 static ms_status find_split_keys(ms__arena *arena, ms__arena *scratch, ms__step *step) {
     size_t n_released = (size_t)step->n_keys * MS__N_VARIANTS, n_split_keys = 0;
-    ends e = {.released = ms__arena_array(scratch, n_released, sizeof *e.released),
-              .variants = ms__arena_array(scratch, step->n_keys, sizeof *e.variants)};
-    if (e.released == NULL || e.variants == NULL) return MS_E_NO_MEMORY;
-    memset(e.released, 0xff, n_released * sizeof *e.released);
+    ends e = {.released = ms__arena_array(scratch, n_released, sizeof *e.released)};
+    if (e.released == NULL) return MS_E_NO_MEMORY;
+    for (size_t i = 0; i < n_released; i++) e.released[i] = MS__NOT_ALLOCATED;
     for (uint32_t i = 0; i < step->n_segments; i++)
         for (int v = 0; v < MS__N_VARIANTS; v++) note_ends(step, i, v, &e);
     for (uint32_t k = 0; k < step->n_keys; k++) n_split_keys += is_split(&e, k);

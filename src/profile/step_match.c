@@ -27,7 +27,10 @@ static void write_segment(const ms_profile *profile, const ms__segment *s, int v
     if (s->unit < 0)
         (void)snprintf(out, MS__PLACE_BYTES, "between layers, %s", phase);
     else
-        (void)snprintf(out, MS__PLACE_BYTES, "%slayer \"%.64s\", %s", variant == MS__RECOMPUTED ? "recomputed " : "",
+        (void)snprintf(out, MS__PLACE_BYTES, "%slayer \"%.64s\", %s",
+                       variant == MS__RECOMPUTED   ? "recomputed "
+                       : variant == MS__POINTWISE ? "pointwise recomputed "
+                                                  : "",
                        profile->units[s->unit].name, phase);
 }
 
@@ -103,8 +106,9 @@ static ms_status check_segment(const ms__match *m, int64_t other, uint32_t index
 
 static ms_status check_structure(const ms__match *m, int64_t other) {
     const ms__step *a = step_of(m, 0), *b = step_of(m, other);
-    if (a->has_recomputed != b->has_recomputed)
-        return fail_structure(m, other, "layers", "only one has a recomputed trace");
+    for (int v = 0; v < MS__N_VARIANTS; v++)
+        if (ms__step_has(a, v) != ms__step_has(b, v))
+            return fail_structure(m, other, "layers", "only one has a recomputed trace");
     ms_status status = check_units(m, other);
     for (uint32_t i = 0; i < a->n_segments && i < b->n_segments && status == MS_OK; i++)
         status = check_segment(m, other, i);

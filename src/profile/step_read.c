@@ -1,7 +1,7 @@
 /* step_read.c - reads a step from JSON (step_json.h).
  *
  * Tapes are unfolded once for each class. Then the segments are laid out in the order of the step, and their tapes are
- * played, first the recomputed ones, then the plain ones. This numbers the keys and finds names that are not allowed.
+ * played in the order of the variants (ms__variant_order). This numbers the keys and finds names that are not allowed.
  */
 #include "shape_terms.h"
 #include "step_json.h"
@@ -17,7 +17,7 @@ typedef struct tape {
     uint32_t n_pairs, n_events, n_new;
 } tape;
 
-/* A segment of a class: a tape for both variants, or a recomputed and a plain one. */
+/* A segment of a class: a tape for all variants, or a recomputed and a plain one, or these and a pointwise one. */
 typedef struct part {
     uint32_t phase, n_tapes;
     tape tapes[MS__N_VARIANTS];
@@ -50,7 +50,7 @@ typedef struct reader {
     uint32_t *at_place;    /* place -> owner */
     uint32_t n_placed;     /* units that run */
     uint32_t *keys;        /* of owners, by their numbers there */
-    uint32_t *first_fresh; /* segment -> the number that its recomputed tape gives to its first new key */
+    uint32_t *first_fresh; /* MS__N_VARIANTS for each segment: the number that a tape gives to its first new key */
     uint8_t *fates;        /* key -> a bit for each variant that allocated it, and one for each that released it */
 } reader;
 
@@ -74,6 +74,10 @@ static ms_status read_shape(reader *r, const ms__json *object) {
     ms_status status = ms__json_get_int(object, "batch", 0, &step->batch);
     if (status == MS_OK) status = ms__json_get_int(object, "length", 0, &step->length);
     if (status == MS_OK) status = ms__json_get_bool(object, "recomputed", &step->has_recomputed);
+    if (status == MS_OK && ms__json_get(object, "pointwise") != NULL)
+        status = ms__json_get_bool(object, "pointwise", &step->has_pointwise);
+    if (status == MS_OK && step->has_pointwise && !step->has_recomputed)
+        status = ms__fail(MS_E_PARSE, "\"pointwise\" needs \"recomputed\"");
     if (status == MS_OK) status = ms__json_get_ints(object, "numbers", 0, INT64_MAX, r->arena, &step->numbers, &n);
     if (status != MS_OK) return status;
     if (n > UINT32_MAX / MS__N_TERMS) return ms__fail(MS_E_LIMIT, "the step has too many numbers");
@@ -192,10 +196,10 @@ static ms_status read_tape(reader *r, const ms__json *value, tape *out) {
 }
 
 static ms_status read_part(reader *r, const ms__json *value, part *out) {
-    size_t max_tapes = r->step.has_recomputed ? 2 : 1;
+    size_t max_tapes = r->step.has_pointwise ? 3 : r->step.has_recomputed ? 2 : 1;
     if (value->type != MS__JSON_ARRAY || value->n < 2 || value->n > 1 + max_tapes)
         return ms__fail(MS_E_PARSE, "a segment of the step must be a phase and %s",
-                        max_tapes == 2 ? "tapes" : "a tape");
+                        max_tapes > 1 ? "tapes" : "a tape");
     const ms__json *phase = &value->items[0];
     if (phase->type != MS__JSON_INT || phase->integer < 0 || phase->integer >= MS_N_PHASES)
         return ms__fail(MS_E_PARSE, "a segment of the step has no phase");
@@ -264,9 +268,10 @@ static ms_status read_units(reader *r, const ms__json *object) {
     return MS_OK;
 }
 
-static uint32_t events_of(const reader *r, const part *p, int variant) {
-    if (variant == MS__RECOMPUTED && !r->step.has_recomputed) return 0;
-    return p->tapes[p->n_tapes == 2 && variant == MS__PLAIN ? 1 : 0].n_events;
+/* The tape of a variant. */
+static uint32_t tape_of(const part *p, int variant) {
+    uint32_t own = variant == MS__RECOMPUTED ? 0 : variant == MS__PLAIN ? 1 : 2;
+    return own < p->n_tapes ? own : p->n_tapes - 1;
 }
 
 /* Put the segments of each unit where "order" has them. */
@@ -286,9 +291,10 @@ static ms_status lay_out(reader *r, const int64_t *order) {
         }
         ms__segment *segment = &step->segments[i];
         *segment = (ms__segment){.unit = (int32_t)order[i], .phase = p->phase};
-        for (int v = 0; v < (step->has_recomputed ? MS__N_VARIANTS : 1); v++) {
+        for (int v = 0; v < MS__N_VARIANTS; v++) {
+            if (!ms__step_has(step, v)) continue;
             segment->first[v] = step->n_events;
-            segment->n[v] = events_of(r, p, v);
+            segment->n[v] = p->tapes[tape_of(p, v)].n_events;
             if (segment->n[v] > MS__STEP_MAX_EVENTS - step->n_events)
                 return ms__fail(MS_E_LIMIT, "the step has more than %u events", MS__STEP_MAX_EVENTS);
             step->n_events += segment->n[v];
@@ -316,7 +322,7 @@ static ms_status read_order(reader *r, const ms__json *object) {
     step->keys = ms__arena_array(r->arena, step->n_keys, sizeof *step->keys);
     r->keys = ms__arena_array(&r->scratch, step->n_keys, sizeof *r->keys);
     r->fates = ms__arena_array(&r->scratch, step->n_keys, sizeof *r->fates);
-    r->first_fresh = ms__arena_array(&r->scratch, n, sizeof *r->first_fresh);
+    r->first_fresh = ms__arena_array(&r->scratch, n * MS__N_VARIANTS, sizeof *r->first_fresh);
     bool there =
         step->events != NULL && step->keys != NULL && r->keys != NULL && r->fates != NULL && r->first_fresh != NULL;
     return there ? MS_OK : MS_E_NO_MEMORY;
@@ -330,7 +336,7 @@ typedef struct player {
     owner *other; /* whose key the next pair names; NULL: our own */
     uint32_t segment;
     int variant;
-    bool again;     /* the tape was already played as the recomputed one, so its new keys exist */
+    bool again;     /* the tape was already played for another variant, so its new keys exist */
     int64_t last;   /* the number of our key that was named last */
     uint32_t fresh; /* the number of our next new key */
     uint32_t n_events;
@@ -423,12 +429,16 @@ static ms_status play_pair(player *p, const pair *at) {
 static ms_status play_segment(reader *r, uint32_t segment, int variant) {
     owner *self = &r->owners[r->step.segments[segment].unit + 1];
     const part *next = &self->class->parts[self->next_part++];
-    bool first = variant == MS__RECOMPUTED || !r->step.has_recomputed;
-    const tape *played = &next->tapes[first || next->n_tapes == 1 ? 0 : 1];
+    uint32_t number = tape_of(next, variant), *first_fresh = &r->first_fresh[(size_t)segment * MS__N_VARIANTS + number];
+    const tape *played = &next->tapes[number];
     player p = {.r = r, .self = self, .segment = segment, .variant = variant, .last = -1, .fresh = self->n_keys};
-    if (first) r->first_fresh[segment] = p.fresh;
-    p.again = !first && next->n_tapes == 1;
-    if (p.again) p.fresh = r->first_fresh[segment];
+    for (int nth = 0; ms__variant_order[nth] != variant; nth++)
+        p.again = p.again || (ms__step_has(&r->step, ms__variant_order[nth]) &&
+                              tape_of(next, ms__variant_order[nth]) == number);
+    if (p.again)
+        p.fresh = *first_fresh;
+    else
+        *first_fresh = p.fresh;
     ms_status status = MS_OK;
     for (uint32_t i = 0; i < played->n_pairs && status == MS_OK; i++) status = play_pair(&p, &played->pairs[i]);
     if (status == MS_OK && p.other != NULL) status = bad(&p, "names a key of another layer but does nothing to it");
@@ -438,7 +448,9 @@ static ms_status play_segment(reader *r, uint32_t segment, int variant) {
 static ms_status play(reader *r) {
     ms_status status = MS_OK;
     r->step.n_keys = 0;
-    for (int v = r->step.has_recomputed ? MS__RECOMPUTED : MS__PLAIN; v >= MS__PLAIN; v--) {
+    for (int nth = 0; nth < MS__N_VARIANTS; nth++) {
+        int v = ms__variant_order[nth];
+        if (!ms__step_has(&r->step, v)) continue;
         for (uint32_t i = 0; i <= r->step.n_units; i++) r->owners[i].next_part = 0;
         for (uint32_t i = 0; i < r->step.n_segments && status == MS_OK; i++) status = play_segment(r, i, v);
     }
@@ -446,7 +458,7 @@ static ms_status play(reader *r) {
 }
 
 static ms_status read_step(reader *r, const ms__json *object) {
-    static const char *const allowed[] = {"batch",        "length", "recomputed", "numbers",   "denominator",
+    static const char *const allowed[] = {"batch",        "length", "recomputed", "pointwise", "numbers",   "denominator",
                                           "coefficients", "costs",  "keys",       "scratches", "rest",
                                           "classes",      "units",  "order",      NULL};
     ms_status status = ms__json_check_keys(object, allowed);

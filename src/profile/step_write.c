@@ -15,7 +15,7 @@ typedef struct coder {
     const ms__step *step;
     int32_t *owner;   /* key -> the unit that allocates it first, -1: between units */
     uint32_t *number; /* key -> its number there */
-    bool *recomputed; /* key -> does the recomputed variant allocate it? */
+    uint8_t *variant; /* key -> the first variant that allocates it */
     uint32_t *kind;   /* key -> its kind */
     int32_t *place;   /* unit -> in the order in which units first run */
     int32_t *first;   /* unit + 1 -> its first segment, or -1 */
@@ -68,17 +68,18 @@ static ms_status name_keys(coder *c, ms__arena *arena) {
     bool *known = ms__arena_array(arena, step->n_keys, sizeof *known);
     c->owner = ms__arena_array(arena, step->n_keys, sizeof *c->owner);
     c->number = ms__arena_array(arena, step->n_keys, sizeof *c->number);
-    c->recomputed = ms__arena_array(arena, step->n_keys, sizeof *c->recomputed);
-    if (counts == NULL || known == NULL || c->owner == NULL || c->number == NULL || c->recomputed == NULL)
+    c->variant = ms__arena_array(arena, step->n_keys, sizeof *c->variant);
+    if (counts == NULL || known == NULL || c->owner == NULL || c->number == NULL || c->variant == NULL)
         return MS_E_NO_MEMORY;
-    for (int v = MS__N_VARIANTS - 1; v >= 0; v--) { /* recomputed, then plain */
+    for (int nth = 0; nth < MS__N_VARIANTS; nth++) {
+        int v = ms__variant_order[nth];
         for (uint32_t i = 0; i < step->n_segments; i++) {
             const ms__segment *segment = &step->segments[i];
             for (uint32_t e = segment->first[v]; e < segment->first[v] + segment->n[v]; e++) {
                 uint32_t key = step->events[e].index;
                 if (step->events[e].kind != MS__ALLOCATE || known[key]) continue;
                 known[key] = true;
-                c->recomputed[key] = v == MS__RECOMPUTED;
+                c->variant[key] = (uint8_t)v;
                 c->owner[key] = segment->unit;
                 c->number[key] = counts[segment->unit + 1]++;
             }
@@ -138,7 +139,7 @@ static bool put_tape(coder *c, const ms__segment *segment, int variant) {
     if (!put_number(c, 0)) return false;
     for (uint32_t i = 0; i < segment->n[variant]; i++) {
         const ms__step_event *event = &c->step->events[segment->first[variant] + i];
-        bool is_new = event->kind == MS__ALLOCATE && (variant == MS__RECOMPUTED || !c->recomputed[event->index]);
+        bool is_new = event->kind == MS__ALLOCATE && c->variant[event->index] == variant;
         bool is_key = event->kind != MS__OPERATION && event->kind != MS__SCRATCH;
         bool done = is_key ? put_key(c, segment->unit, event, is_new, &last)
                            : put_pair(c, (int32_t)event->kind, (int32_t)event->index);
@@ -148,18 +149,26 @@ static bool put_tape(coder *c, const ms__segment *segment, int variant) {
     return true;
 }
 
+static bool are_alike(const ms__step *step, const ms__segment *s, int a, int b) {
+    if (!ms__step_has(step, a) || !ms__step_has(step, b)) return true;
+    if (s->n[a] != s->n[b]) return false;
+    return s->n[a] == 0 ||
+           memcmp(step->events + s->first[a], step->events + s->first[b], s->n[a] * sizeof *step->events) == 0;
+}
+
+/* A variant that is like the one before it has no tape of its own. */
+static int32_t count_tapes(const ms__step *step, const ms__segment *s) {
+    if (!are_alike(step, s, MS__PLAIN, MS__POINTWISE)) return 3;
+    return are_alike(step, s, MS__PLAIN, MS__RECOMPUTED) ? 1 : 2;
+}
+
 static bool put_unit(coder *c, int32_t unit) {
     for (int32_t i = c->first[unit + 1]; i >= 0; i = c->next[i]) {
         const ms__segment *s = &c->step->segments[i];
-        const ms__step_event *plain = c->step->events + s->first[MS__PLAIN],
-                             *recomputed = c->step->events + s->first[MS__RECOMPUTED];
-        bool has_recomputed = c->step->has_recomputed,
-             alike = has_recomputed && s->n[MS__PLAIN] == s->n[MS__RECOMPUTED];
-        alike = alike && (s->n[MS__PLAIN] == 0 || memcmp(plain, recomputed, s->n[MS__PLAIN] * sizeof *plain) == 0);
-        int32_t n_tapes = has_recomputed && !alike ? 2 : 1;
+        int32_t n_tapes = count_tapes(c->step, s);
         if (!put_number(c, (int32_t)s->phase) || !put_number(c, n_tapes) ||
-            !put_tape(c, s, has_recomputed ? MS__RECOMPUTED : MS__PLAIN) ||
-            (n_tapes == 2 && !put_tape(c, s, MS__PLAIN)))
+            !put_tape(c, s, c->step->has_recomputed ? MS__RECOMPUTED : MS__PLAIN) ||
+            (n_tapes > 1 && !put_tape(c, s, MS__PLAIN)) || (n_tapes > 2 && !put_tape(c, s, MS__POINTWISE)))
             return false;
     }
     return true;
@@ -219,6 +228,7 @@ static void write_numbers(ms__json_writer *w, const ms__step *step) {
     ms__json_put_int(w, "batch", step->batch);
     ms__json_put_int(w, "length", step->length);
     ms__json_put_bool(w, "recomputed", step->has_recomputed);
+    if (step->has_pointwise) ms__json_put_bool(w, "pointwise", true);
     ms__json_put_ints(w, "numbers", step->numbers, step->n_numbers);
     if (step->coefficients != NULL) {
         ms__json_put_int(w, "denominator", step->denominator);

@@ -42,7 +42,7 @@ static void count_segment(tally *t, uint32_t index, int variant) {
 
 /* Segments contain all releases, those of split keys too. */
 static void count(tally *t) {
-    for (int v = 0; v < (t->step->has_recomputed ? MS__N_VARIANTS : 1); v++)
+    for (int v = 0; v < (t->step->has_recomputed ? MS__POINTWISE : MS__RECOMPUTED); v++)
         for (uint32_t i = 0; i < t->step->n_segments; i++) count_segment(t, i, v);
 }
 

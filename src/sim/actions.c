@@ -48,6 +48,12 @@ static ms__effect offload_inputs(const ms__action *action, const ms__recompute_c
                         .is_possible = cost->input_bytes > 0 && cost->freed_bytes > 0};
 }
 
+/* What it does is in the traces. */
+static ms__effect recompute_pointwise(const ms__action *action, const ms__recompute_cost *cost, const ms_unit *unit) {
+    (void)action, (void)unit;
+    return (ms__effect){.is_possible = cost->pointwise_bytes > 0};
+}
+
 /* Tiles are recomputed and run backward one at a time; every operation is queued once for each tile. */
 static ms__effect tile(const ms__action *action, const ms__recompute_cost *cost, const ms_unit *unit) {
     (void)action, (void)unit;
@@ -153,7 +159,23 @@ const ms__action ms__actions[MS_N_ACTIONS] = {
                         .techniques = MS_TECHNIQUE_TILE,
                         .variant = MS__RECOMPUTED,
                         .needs_tiles = true,
-                        .effect = tile}};
+                        .effect = tile},
+    [MS_ACTION_RECOMPUTE_POINTWISE] = {.name = {"recompute pointwise results", "recompute_pointwise"},
+                                       .sentence = "%s kept except pointwise results",
+                                       .letter = "w",
+                                       .techniques = MS_TECHNIQUE_RECOMPUTE,
+                                       .variant = MS__POINTWISE,
+                                       .is_played = true,
+                                       .is_runnable = true,
+                                       .chosen_on = EVERYWHERE,
+                                       .effect = recompute_pointwise}};
+
+int32_t ms__action_of_variant(int variant) {
+    static const int32_t actions[MS__N_VARIANTS] = {[MS__PLAIN] = MS_ACTION_KEEP,
+                                                    [MS__RECOMPUTED] = MS_ACTION_RECOMPUTE,
+                                                    [MS__POINTWISE] = MS_ACTION_RECOMPUTE_POINTWISE};
+    return actions[variant];
+}
 
 ms__effect ms__effect_of(int32_t action, const ms__recompute_cost *cost, const ms_unit *unit) {
     const ms__action *row = &ms__actions[action];

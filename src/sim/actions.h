@@ -29,7 +29,7 @@ struct ms__action {
     const char *letter;
     uint32_t techniques; /* enum ms_technique: all of them must be allowed */
     uint32_t keeps;      /* enum ms_keep: outputs that are not recomputed */
-    int variant;         /* MS__PLAIN or MS__RECOMPUTED: the trace that the unit runs as */
+    int variant;         /* MS__PLAIN, MS__RECOMPUTED or MS__POINTWISE: the trace that the unit runs as */
     bool is_played;      /* simulations play all that it changes (changes.h); of other actions they add a model of it */
     bool needs_link;     /* it copies between device and host */
     bool waits;          /* the next unit waits for its copies: nothing is left in the backlog */
@@ -40,6 +40,9 @@ struct ms__action {
 };
 
 extern const ms__action ms__actions[MS_N_ACTIONS];
+
+/* The action that does nothing but run its unit in this variant. */
+int32_t ms__action_of_variant(int variant);
 
 /* What an action does to a unit with these costs. */
 ms__effect ms__effect_of(int32_t action, const ms__recompute_cost *cost, const ms_unit *unit);

@@ -87,7 +87,9 @@ static bool is_cast(const finder *f, const operation *o) {
 /* Does autograd save it for the backward of a plain unit? */
 static bool is_saved(const ms__step *step, uint32_t key) {
     uint32_t split = step->keys[key].split;
-    int32_t at = split == 0 ? -1 : step->split_keys[split - 1].segment[MS__PLAIN];
+    const int32_t *segment = split == 0 ? NULL : step->split_keys[split - 1].segment;
+    if (segment == NULL || segment[MS__PLAIN] == segment[MS__RECOMPUTED]) return false; /* only pointwise differs */
+    int32_t at = segment[MS__PLAIN];
     return at >= 0 && step->segments[at].phase == MS_PHASE_BACKWARD;
 }
 
@@ -111,7 +113,7 @@ static void find_releases_in(const finder *f, uint32_t index, int variant) {
 }
 
 static void find_releases(const finder *f) {
-    for (int v = 0; v < MS__N_VARIANTS; v++) {
+    for (int v = 0; v <= MS__RECOMPUTED; v++) {
         memset(f->released[v], 0xff, f->step->n_keys * sizeof *f->released[v]);
         for (uint32_t i = 0; i < f->step->n_segments; i++) find_releases_in(f, i, v);
     }

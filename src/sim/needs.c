@@ -84,7 +84,7 @@ static ms_status find_beyond(const ms_simulation_request *request, const ms__sim
     int32_t *actions = calloc((size_t)request->n_actions + 1, sizeof *actions);
     if (actions == NULL) return ms__fail_memory((size_t)request->n_actions * sizeof *actions);
     for (int64_t i = 0; request->actions != NULL && i < request->n_actions; i++)
-        actions[i] = ms__actions[request->actions[i]].variant == MS__RECOMPUTED ? MS_ACTION_RECOMPUTE : MS_ACTION_KEEP;
+        actions[i] = ms__action_of_variant(ms__actions[request->actions[i]].variant);
     if (request->actions != NULL) traced.actions = actions;
     traced.model_options = 0;
     ms_status status = play_blocks(&traced, basis, INT64_MAX, &summary, &needed);

@@ -23,7 +23,7 @@ static bool moves_inputs(const ms__action *action) { return offloads(action) && 
 static bool is_needed(const ms_simulation_request *request) {
     for (int64_t i = 0; request->actions != NULL && i < request->n_actions; i++) {
         const ms__action *action = &ms__actions[request->actions[i]];
-        if (action->keeps != 0 || offloads(action)) return true;
+        if (action->keeps != 0 || offloads(action) || action->variant == MS__POINTWISE) return true;
     }
     return false;
 }
@@ -203,6 +203,13 @@ static int64_t handling_ns(const ms__player *p, int32_t v) {
     return ms__add_ns(rates->recomputation_ns, ms__min(n_tensors * rates->saved_tensor_ns, MS__MAX_NS));
 }
 
+/* Each tensor that autograd saves passes a hook, twice, and each function of torch that the unit calls a mode. */
+static int64_t hooks_ns(const ms__player *p, int32_t v) {
+    const ms_rates *rates = p->request->device->rates;
+    int64_t n_saved = p->changes->units[p->changes->visits[v].unit].n_saved;
+    return ms__add_ns(rates->recomputation_ns, ms__min(n_saved * rates->saved_tensor_ns, MS__MAX_NS));
+}
+
 static ms_status leave(ms__player *p, int32_t v) {
     ms_status status = MS_OK;
     ms__player_wait(p, p->offloaded[v].left_ns, drag_ns(p, v));
@@ -226,6 +233,8 @@ static ms_status fetch(ms__player *p, int32_t v, int64_t segment) {
 static ms_status end_forward(ms__player *p, int32_t v) {
     ms__offloaded *own = &p->offloaded[v];
     ms_status status = MS_OK;
+    if (action_of(p, p->changes->visits[v].unit)->variant == MS__POINTWISE)
+        p->now.host_ns = ms__add_ns(p->now.host_ns, hooks_ns(p, v));
     if (own->is_offloaded) {
         p->now.host_ns = ms__add_ns(p->now.host_ns, handling_ns(p, v));
         p->now.out_ns = ms__add_ns(ms__max(p->now.out_ns, ms__player_time(p)), copy_ns(p, v));

@@ -81,6 +81,17 @@ static void close_unit(const counter *b, uint32_t unit, const ms__unit_changes *
     }
 }
 
+/* Is it held until backward in this variant? */
+static bool is_held(const ms__step *step, const ms__split_key *split, int variant) {
+    return split->segment[variant] >= 0 && step->segments[split->segment[variant]].phase == MS_PHASE_BACKWARD;
+}
+
+static void count_pointwise(const counter *b, const ms__split_key *split, ms__recompute_cost *costs) {
+    if (b->maker[split->key] == NOBODY || split->segment[MS__POINTWISE] == MS__NOT_ALLOCATED) return;
+    int held = is_held(b->step, split, MS__PLAIN) - is_held(b->step, split, MS__POINTWISE);
+    costs[b->maker[split->key]].pointwise_bytes += held * ms__step_key_bytes(b->step, split->key);
+}
+
 static ms_status open_counter(counter *b, ms__arena *arena) {
     ms_status status =
         ms__arena_arrays(arena, MS__ARRAY(b->busy_ns, b->step->n_costs), MS__ARRAY(b->sums, b->step->n_units),
@@ -100,11 +111,12 @@ ms_status ms__recompute_costs_make(ms__arena *arena, const ms__step *step, const
     ms_status status = costs == NULL ? MS_E_NO_MEMORY : open_counter(&b, &scratch);
     if (status == MS_OK) {
         for (uint32_t i = 0; i < step->n_segments; i++)
-            for (int v = 0; v < MS__N_VARIANTS; v++) count_costs(&b, &step->segments[i], v);
+            for (int v = 0; v <= MS__RECOMPUTED; v++) count_costs(&b, &step->segments[i], v);
         for (uint32_t u = 0; u < step->n_units; u++) close_unit(&b, u, &changes->units[u], &costs[u]);
         for (uint32_t k = 0; k < step->n_keys; k++)
             if (b.maker[k] != NOBODY && b.held[k] == HELD_PLAIN && step->keys[k].category == MS_CATEGORY_ACTIVATION)
                 costs[b.maker[k]].freed_bytes += ms__step_key_bytes(step, k);
+        for (uint32_t i = 0; i < step->n_split_keys; i++) count_pointwise(&b, &step->split_keys[i], costs);
         *out = costs;
     }
     ms__arena_free(&scratch);

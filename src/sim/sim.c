@@ -27,10 +27,13 @@
 
 /* ---- Playing ---- */
 
-/* Segments between units run as in the plain step, unless all units are recomputed. */
+/* Segments between units run as in the plain step, unless all units run otherwise. */
 static int variant_of(const ms__player *p, int32_t unit) {
-    if (unit < 0) return p->has_variant[MS__PLAIN] ? MS__PLAIN : MS__RECOMPUTED;
-    return p->request->actions == NULL ? MS__PLAIN : ms__actions[p->request->actions[unit]].variant;
+    static const int order[MS__N_VARIANTS] = {MS__PLAIN, MS__POINTWISE, MS__RECOMPUTED};
+    for (int i = 0; unit < 0 && i < MS__N_VARIANTS; i++)
+        if (p->has_variant[order[i]]) return order[i];
+    int variant = p->request->actions == NULL ? MS__PLAIN : ms__actions[p->request->actions[unit]].variant;
+    return ms__step_has(p->step, variant) ? variant : MS__PLAIN; /* it has no pointwise results to recompute */
 }
 
 /* Fused optimizers update in place, without temporaries. */
@@ -173,6 +176,7 @@ static ms_status play_step(ms__player *p, ms_simulation *sim, int step) {
 static int32_t segment_of(const ms__player *p, const ms__split_key *split) {
     int32_t last = -1, latest = -1;
     for (int v = 0; v < MS__N_VARIANTS; v++) {
+        if (split->segment[v] == MS__NOT_ALLOCATED) continue;
         bool never = split->segment[v] < 0;
         int32_t at = never ? NEVER : split->segment[v], unit = never ? -1 : p->step->segments[at].unit;
         bool holds = unit < 0 ? p->has_variant[v] : variant_of(p, unit) == v;
@@ -185,7 +189,8 @@ static int32_t segment_of(const ms__player *p, const ms__split_key *split) {
 static void find_variants(ms__player *p) {
     for (uint32_t i = 0; i < p->step->n_segments; i++)
         if (p->step->segments[i].unit >= 0) p->has_variant[variant_of(p, p->step->segments[i].unit)] = true;
-    if (!p->has_variant[MS__RECOMPUTED]) p->has_variant[MS__PLAIN] = true; /* no unit runs at all */
+    if (!p->has_variant[MS__RECOMPUTED] && !p->has_variant[MS__POINTWISE])
+        p->has_variant[MS__PLAIN] = true; /* no unit runs at all */
 }
 
 /* A parameter is as large as its gradient and, like the optimizer's state, is read and written. */

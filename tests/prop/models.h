@@ -215,9 +215,9 @@ static inline void write_model(const model *m, bool recomputed, int64_t divisor,
 
 /* The model's profile; with a divisor of 2, in half precision. */
 static inline ms_profile *profile_of(const model *m, int64_t divisor) {
-    static script scripts[MS__N_VARIANTS];
-    ms_trace traces[MS__N_VARIANTS];
-    for (int v = 0; v < MS__N_VARIANTS; v++) {
+    static script scripts[2];
+    ms_trace traces[2];
+    for (int v = 0; v < 2; v++) {
         write_model(m, v == MS__RECOMPUTED, divisor, &scripts[v]);
         traces[v] = trace_of(&scripts[v]);
     }

@@ -1,8 +1,8 @@
 /* step_prop.c - laws of steps and simulations, on random traces.
  *
- * A random model is written as two traces, plain and recomputed, and remembers which of their storages are the same.
+ * A random model is written as three traces, one for each variant, and remembers which of their storages are the same.
  * Then the bytes of a step are counted from the trace itself, without keys, segments or variants: a simulation of a
- * plan that keeps everything, or recomputes everything, must give the same. A step must survive a round trip through a
+ * plan that keeps everything, recomputes everything, or all pointwise results, must give the same. A step must survive a round trip through a
  * file bit for bit.
  */
 #include "devices.h"
@@ -35,8 +35,9 @@ typedef struct model {
 /* ---- Random traces ---- */
 
 static bool has_room(const model *m) {
-    return m->traces[MS__PLAIN].n_events < SCRIPT_ITEMS - 200 &&
-           m->traces[MS__RECOMPUTED].n_events < SCRIPT_ITEMS - 200;
+    bool has = true;
+    for (int v = 0; v < MS__N_VARIANTS; v++) has = has && m->traces[v].n_events < SCRIPT_ITEMS - 200;
+    return has;
 }
 
 static int64_t new_thing(model *m) {
@@ -82,20 +83,20 @@ static const char *random_name(void) {
 /* A function whose result may be kept begins, or ends with the storage that was allocated last. */
 static void mark(script *s, int64_t keep) { say(s, MS_TRACE_FUNCTION, keep, keep == 0 ? s->n_storages - 1 : 0); }
 
-/* Operations of the recomputation only. */
-static void repeat_unit(model *m, int64_t unit) {
-    script *recomputed = &m->traces[MS__RECOMPUTED];
-    repeating(recomputed, unit);
+/* Operations of a recomputation, in one variant only. */
+static void repeat_unit(model *m, int variant, int64_t unit) {
+    script *trace = &m->traces[variant];
+    repeating(trace, unit);
     for (int64_t n = up_to(3); n > 0; n--) {
-        if (one_in(4)) mark(recomputed, up_to(2));
-        compute(recomputed, random_name());
-        if (one_in(2)) allocate(m, MS__RECOMPUTED, new_thing(m));
-        release_some(m, MS__RECOMPUTED, 12);
+        if (one_in(4)) mark(trace, up_to(2));
+        compute(trace, random_name());
+        if (one_in(2)) allocate(m, variant, new_thing(m));
+        release_some(m, variant, 12);
     }
-    repeating(recomputed, -1);
+    repeating(trace, -1);
 }
 
-/* An operation of both traces, which may keep different things of it. */
+/* An operation of all traces, which may keep different things of it. */
 static void operate(model *m) {
     const char *name = random_name();
     bool optimizer = m->phase >= MS_PHASE_OPTIMIZER_FIRST;
@@ -106,17 +107,20 @@ static void operate(model *m) {
         int64_t index = new_thing(m);
         for (int v = 0; v < MS__N_VARIANTS; v++) allocate(m, v, index);
     }
-    if (!optimizer && one_in(10)) allocate(m, (int)up_to(1), new_thing(m)); /* one of them alone */
+    if (!optimizer && one_in(10)) allocate(m, (int)up_to(MS__N_VARIANTS - 1), new_thing(m)); /* one of them alone */
     for (int v = 0; v < MS__N_VARIANTS; v++) release_some(m, v, 8);
     for (int v = 0; v < MS__N_VARIANTS && m->phase == MS_PHASE_BACKWARD; v++) accumulate_some(m, v);
 }
 
 static void take_turn(model *m, bool later) {
     int64_t unit = up_to(m->n_units) - 1;
-    script *kept = &m->traces[MS__PLAIN], *recomputed = &m->traces[MS__RECOMPUTED];
-    in_unit(kept, unit);
+    script *recomputed = &m->traces[MS__RECOMPUTED];
+    bool in_backward = unit >= 0 && m->phase == MS_PHASE_BACKWARD;
+    in_unit(&m->traces[MS__PLAIN], unit);
+    in_unit(&m->traces[MS__POINTWISE], unit);
     if (!later) in_unit(recomputed, unit);
-    if (!later && unit >= 0 && m->phase == MS_PHASE_BACKWARD && one_in(2)) repeat_unit(m, unit);
+    if (!later && in_backward && one_in(2)) repeat_unit(m, MS__RECOMPUTED, unit);
+    if (in_backward && one_in(2)) repeat_unit(m, MS__POINTWISE, unit);
     operate(m);
     if (later) in_unit(recomputed, unit); /* the first operation belonged to the unit before */
     if (later) operate(m);
@@ -140,13 +144,15 @@ static void random_model(model *m) {
 static ms_profile *profile_of(model *m) {
     static const char *const names[MAX_UNITS] = {"a", "b", "c", "d", "e"};
     static const int64_t sizes[MAX_UNITS];
-    ms_trace traces[MS__N_VARIANTS] = {trace_of(&m->traces[0]), trace_of(&m->traces[1])};
+    ms_trace traces[MS__N_VARIANTS];
+    for (int v = 0; v < MS__N_VARIANTS; v++) traces[v] = trace_of(&m->traces[v]);
     ms_profile_request request = {.struct_bytes = sizeof request,
                                   .unit_names = names,
                                   .unit_param_bytes = sizes,
                                   .n_units = m->n_units,
                                   .plain = &traces[MS__PLAIN],
-                                  .recomputed = &traces[MS__RECOMPUTED]};
+                                  .recomputed = &traces[MS__RECOMPUTED],
+                                  .pointwise = &traces[MS__POINTWISE]};
     ms_profile *profile = NULL;
     CHECK_STATUS(ms_profile_from_traces(&request, &profile), MS_OK);
     return profile;
@@ -159,7 +165,7 @@ typedef struct count {
 } count;
 
 static void find_category(thing *t) {
-    int v = t->in[MS__PLAIN] ? MS__PLAIN : MS__RECOMPUTED;
+    int v = t->in[MS__PLAIN] ? MS__PLAIN : t->in[MS__RECOMPUTED] ? MS__RECOMPUTED : MS__POINTWISE;
     bool stays = !t->released[v];
     if (t->kind == MS_CATEGORY_PARAMETER || t->kind == MS_CATEGORY_BUFFER || t->kind == MS_CATEGORY_INPUT)
         t->category = (uint32_t)t->kind;
@@ -204,7 +210,9 @@ static void add(holder *h, int64_t index) {
 static void add_up(holder *h, bool all) {
     for (int64_t i = 0; i < h->m->n_things; i++) {
         const bool *told = h->m->things[i].accumulated;
-        if (all || !(told[MS__PLAIN] || told[MS__RECOMPUTED])) add(h, i);
+        bool is_told = false;
+        for (int v = 0; v < MS__N_VARIANTS; v++) is_told = is_told || told[v];
+        if (all || !is_told) add(h, i);
     }
 }
 
@@ -306,10 +314,12 @@ TEST(a_plan_of_one_kind_plays_the_trace) {
         for (uint32_t s = 0; s < profile->step->n_segments; s++) runs |= profile->step->segments[s].unit >= 0;
         for (int j = 0; j < 5 * MS__N_VARIANTS; j++) {
             int variant = runs ? j % MS__N_VARIANTS : MS__PLAIN;
-            int32_t action = variant == MS__RECOMPUTED ? MS_ACTION_RECOMPUTE : MS_ACTION_KEEP;
+            int32_t action = variant == MS__PLAIN        ? MS_ACTION_KEEP
+                             : variant == MS__RECOMPUTED ? MS_ACTION_RECOMPUTE
+                                                         : MS_ACTION_RECOMPUTE_POINTWISE;
             const int32_t actions[MAX_UNITS] = {action, action, action, action, action};
-            count wanted = count_trace(&m, variant, flags[j / 2]);
-            ms_simulation *sim = simulate(profile, actions, 0, flags[j / 2]);
+            count wanted = count_trace(&m, variant, flags[j / MS__N_VARIANTS]);
+            ms_simulation *sim = simulate(profile, actions, 0, flags[j / MS__N_VARIANTS]);
             ms_simulation_summary s = summary_of(sim);
             LAW(s.start_bytes == wanted.start_bytes);
             LAW(s.first_peak_bytes == wanted.first_peak);

@@ -64,4 +64,4 @@ def test_nothing_is_measured_for_a_gpu_that_is_not_here():
 def test_a_trace_has_bytes_for_each_name_or_none(scratch):
     trace = (b"", b"", b"", b"", ["aten.mm.default", "aten.add.Tensor"], scratch)
     with pytest.raises(ValueError, match="scratch|whole number"):
-        _core.profile_from_traces([], b"", b"", trace, None, (1, 1))
+        _core.profile_from_traces([], b"", b"", (trace, None, None), (1, 1))

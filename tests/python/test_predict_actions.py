@@ -16,6 +16,8 @@ from zoo import LARGE
 
 NUMBERS = {row.identifier: i for i, row in enumerate(ACTIONS)}
 MIXTURES = {
+    "pointwise": ["recompute_pointwise"],
+    "pointwise mixed": ["recompute_pointwise", "recompute", "keep", "offload", "recompute_pointwise"],
     "products": ["recompute_except_products"],
     "both": ["recompute_except_both"],
     "offload": ["offload"],
@@ -31,6 +33,11 @@ EAGER = {"attn_implementation": "eager"}
 QUICK = [
     *(("gpt2", {}, "fp32", mixture) for mixture in MIXTURES),
     ("gpt2", {}, "bf16", "both"),
+    ("gpt2", {}, "bf16", "pointwise"),
+    ("llama", {}, "fp32", "pointwise"),
+    ("llama", {}, "bf16", "pointwise mixed"),
+    ("t5", {}, "fp32", "pointwise"),
+    ("bert", {}, "fp32", "pointwise mixed"),
     ("gpt2", {}, "bf16", "blocking"),
     ("bert", {}, "bf16", "products"),
     ("llama", {}, "fp32", "both"),

@@ -62,7 +62,7 @@ class Traced:
         plain, recomputed = self.tracer.static(*arguments), self.tracer.static(*arguments, recompute=True)
         names, sizes = list(self.tracer.units), self.tracer.param_bytes()
         return _core.profile_from_traces(
-            names, sizes, self.tracer.unit_flags, plain.packed(), recomputed.packed(), (batch, length)
+            names, sizes, self.tracer.unit_flags, (plain.packed(), recomputed.packed(), None), (batch, length)
         )
 
     def fitted(self, shapes):

@@ -43,7 +43,7 @@ def profiles_of(model, batch, target, maker, *, really=False):
     arguments = (*batch, zoo.loss_of, maker)
     plain, recomputed = trace(*arguments), trace(*arguments, recompute=True)
     head = (list(tracer.units), tracer.param_bytes(), tracer.unit_flags)
-    real = _core.profile_from_traces(*head, plain.packed(), recomputed.packed(), SHAPE)
+    real = _core.profile_from_traces(*head, (plain.packed(), recomputed.packed(), None), SHAPE)
     watched = with_events(recomputed, lambda phase, kind: phase != OPTIMIZER).packed()
     return real, _core.profile_from_watched(*head, watched, SHAPE)
 
@@ -141,9 +141,9 @@ def test_saves_take_time_and_change_nothing_else(name):
     tracer = Tracer(zoo.make(name), Target("cpu", 0, None))
     arguments = (*zoo.batch_of(name), zoo.loss_of, None)
     plain, recomputed = tracer.static(*arguments), tracer.static(*arguments, recompute=True)
-    head = (list(tracer.units), tracer.param_bytes(), tracer.unit_flags, plain.packed())
+    head = (list(tracer.units), tracer.param_bytes(), tracer.unit_flags)
     silent = with_events(recomputed, lambda phase, kind: kind != _core.TRACE_SAVE)
-    a, b = (_core.profile_from_traces(*head, t.packed(), SHAPE) for t in (recomputed, silent))
+    a, b = (_core.profile_from_traces(*head, (plain.packed(), t.packed(), None), SHAPE) for t in (recomputed, silent))
     actions = array("i", [1] * len(tracer.units)).tobytes()
     assert CPU.rates.saved_tensor_ns == 0
     assert a.simulate(CPU, actions=actions) == b.simulate(CPU, actions=actions)

@@ -81,7 +81,7 @@ static void write_step(sketch *k, const ms_unit *units, int64_t n_units, int64_t
     free(held);
 }
 
-static ms_status profile_of_sketches(const sketch sketches[MS__N_VARIANTS], const ms_unit *units, int64_t n_units,
+static ms_status profile_of_sketches(const sketch sketches[2], const ms_unit *units, int64_t n_units,
                                      ms_profile **out) {
     ms_trace plain = trace_of(&sketches[MS__PLAIN].trace), recomputed = trace_of(&sketches[MS__RECOMPUTED].trace);
     const char **names = calloc((size_t)n_units + 1, sizeof *names);
@@ -106,9 +106,9 @@ static ms_status profile_of_sketches(const sketch sketches[MS__N_VARIANTS], cons
 
 ms_status try_profile_with(const ms_unit *units, int64_t n_units, int64_t resident_bytes, int64_t outside_bytes,
                            ms_profile **out) {
-    sketch *sketches = calloc(MS__N_VARIANTS, sizeof *sketches);
+    sketch *sketches = calloc(2, sizeof *sketches);
     CHECK(sketches != NULL);
-    for (int v = 0; v < MS__N_VARIANTS; v++) {
+    for (int v = 0; v < 2; v++) {
         sketches[v].recomputed = v == MS__RECOMPUTED;
         write_step(&sketches[v], units, n_units, resident_bytes, outside_bytes);
     }

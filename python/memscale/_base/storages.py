@@ -118,6 +118,25 @@ KEPT_FUNCTIONS: dict[Any, int] = {
     **dict.fromkeys(_ATTENTION_FUNCTIONS, _core.KEEP_ATTENTION),
 }
 
+# Functions whose result depends on their operands alone, element by element, and for which autocast casts nothing: what
+# they returned can be made again.
+_POINTWISE = (
+    "add __add__ __radd__ sub __sub__ rsub __rsub__ subtract mul __mul__ __rmul__ multiply div __truediv__ divide "
+    "true_divide neg negative __neg__ abs square maximum minimum where masked_fill clamp clamp_min clamp_max lerp "
+    "relu relu6 leaky_relu elu selu celu silu mish gelu hardtanh hardswish hardsigmoid softsign logsigmoid sigmoid tanh "
+    "to type type_as float half bfloat16 double"
+)
+
+
+def _make_again(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> torch.Tensor:
+    with torch.no_grad(), torch._C.DisableTorchFunction():
+        kind = next(arg.device.type for arg in args if isinstance(arg, torch.Tensor))
+        if kind == "meta" or not torch.is_autocast_enabled(kind):
+            return function(*args, **(kwargs or {}))
+        with torch.autocast(kind, enabled=False):
+            return function(*args, **(kwargs or {}))
+
+
 BINDINGS = {
     "strided": torch.strided,
     "storage_of": torch.Tensor.untyped_storage,
@@ -135,6 +154,9 @@ BINDINGS = {
     "with_history": _with_history,
     "attention_functions": _ATTENTION_FUNCTIONS,
     "product_functions": _PRODUCT_FUNCTIONS,
+    "pointwise_functions": _named((torch, torch.Tensor, nnf), _POINTWISE),
+    "cast_function": torch.Tensor.to,
+    "make_again": _make_again,
     "push_mode": torch._C._push_on_torch_function_stack,
     "pop_mode": _pop_mode,
 }

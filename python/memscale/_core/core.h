@@ -1,7 +1,7 @@
 /* core.h - the extension module memscale._core: its state, its errors, and what all of its parts use.
  *
  * bind/ is a thin layer over memscale.h. recompute/ recomputes layers in backward, offload/ keeps what they save in
- * host memory: they hold Python objects, so they cannot be in the library. The extension uses the limited API of
+ * host memory, pointwise/ makes some of it again: they hold Python objects, so they cannot be in the library. The extension uses the limited API of
  * Python 3.10, so one binary serves every later Python. All state lives in the module: no globals. It never links
  * against torch: bind() is given the few callables of torch that it needs.
  */
@@ -57,6 +57,9 @@
     X(with_history)         /* (tensor) -> an alias that autograd takes for the result of something */                 \
     X(attention_functions)  /* tuple of torch's functions: of attention, see kept.c */                                 \
     X(product_functions)    /* the same of products and convolutions */                                                \
+    X(pointwise_functions)  /* the same of functions that work element by element, see pointwise/ */                      \
+    X(cast_function)        /* torch.Tensor.to */                                                                      \
+    X(make_again)           /* (function, args, kwargs or None) -> its result, without history */                      \
     X(push_mode)            /* (object): on torch's stack of function modes */                                         \
     X(pop_mode)             /* (object): off it, wherever it is on it */
 
@@ -169,8 +172,11 @@ typedef struct core_state {
     PyTypeObject *offloaded_handle_type;
     PyTypeObject *offloaded_inputs_type;
     PyTypeObject *offload_mark_type;
+    PyTypeObject *pointwise_tensors_type;
+    PyTypeObject *pointwise_handle_type;
     PyObject *unpack; /* the module's own functions */
     PyObject *unpack_offloaded;
+    PyObject *unpack_pointwise;
     PyObject *random_lock;   /* see set_random_lock() */
     PyObject *observer;      /* called with each unit that is recomputed, or NULL */
     PyObject *last_switches; /* the tuple that was noted last, shared while nothing changes */

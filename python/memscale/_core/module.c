@@ -5,6 +5,7 @@
 #include "bind/bind.h"
 #include "core.h"
 #include "offload/offloading.h"
+#include "pointwise/pointwise.h"
 #include "recompute/recompute.h"
 #include "tensors.h"
 
@@ -188,6 +189,8 @@ static PyObject *set_log(PyObject *module, PyObject *callback) {
 PyDoc_STRVAR(unpack_doc, "unpack(handle)\n--\n\nThe saved tensor of a handle; recomputes it if need be.");
 PyDoc_STRVAR(unpack_offloaded_doc,
              "unpack_offloaded(handle)\n--\n\nThe same for a layer whose tensors are on the host.");
+PyDoc_STRVAR(unpack_pointwise_doc,
+             "unpack_pointwise(handle)\n--\n\nThe same for a layer whose pointwise results are made again.");
 PyDoc_STRVAR(tensors_doc, "tensors_in(obj)\n--\n\nThe tensors in nested tuples, lists, dicts and dataclasses.");
 PyDoc_STRVAR(hw_detect_doc, "hw_detect(root)\n--\n\nThis host as a JSON record; root is put before every path.");
 PyDoc_STRVAR(hw_from_json_doc, "hw_from_json(text)\n--\n\nCheck a host record and return it in canonical form.");
@@ -213,8 +216,9 @@ PyDoc_STRVAR(next_changes_doc,
 PyDoc_STRVAR(budget_for_peak_doc, "budget_for_peak(n)\n--\n\n"
                                   "The least budget, in round figures, for a step with this peak and its margin.");
 PyDoc_STRVAR(plan_from_json_doc, "plan_from_json(text)\n--\n\nA plan that was saved by Plan.to_json().");
-PyDoc_STRVAR(profile_from_traces_doc, "profile_from_traces(names, param_bytes, flags, plain, recomputed, shape)\n--\n\n"
-                                      "A profile from the traces of a step; the second may be None.");
+PyDoc_STRVAR(profile_from_traces_doc, "profile_from_traces(names, param_bytes, flags, traces, shape)\n--\n\n"
+                                      "A profile from the traces of a step: plain, recomputed, pointwise; all but the "
+                                      "first may be None.");
 PyDoc_STRVAR(
     profile_from_watched_doc,
     "profile_from_watched(names, param_bytes, flags, trace, shape)\n--\n\n"
@@ -239,6 +243,7 @@ static PyMethodDef functions[] = {
     {"set_log", set_log, METH_O, set_log_doc},
     {"unpack", core_unpack, METH_O, unpack_doc},
     {"unpack_offloaded", core_unpack_offloaded, METH_O, unpack_offloaded_doc},
+    {"unpack_pointwise", core_unpack_pointwise, METH_O, unpack_pointwise_doc},
     {"tensors_in", core_tensors_in, METH_O, tensors_doc},
     {"hw_detect", core_hw_detect, METH_O, hw_detect_doc},
     {"hw_from_json", core_hw_from_json, METH_O, hw_from_json_doc},
@@ -364,11 +369,12 @@ static int exec_module(PyObject *module) {
         core_add_gpu(module, state) < 0 || core_add_tables(module, state) < 0)
         return -1;
     if (core_add_offload_engine(module, state) < 0 || core_add_offloaded(module, state) < 0 ||
-        core_add_offloaded_inputs(module, state) < 0)
+        core_add_offloaded_inputs(module, state) < 0 || core_add_pointwise(module, state) < 0)
         return -1;
     state->unpack = PyObject_GetAttrString(module, "unpack");
     state->unpack_offloaded = PyObject_GetAttrString(module, "unpack_offloaded");
-    return state->unpack == NULL || state->unpack_offloaded == NULL ? -1 : 0;
+    state->unpack_pointwise = PyObject_GetAttrString(module, "unpack_pointwise");
+    return state->unpack == NULL || state->unpack_offloaded == NULL || state->unpack_pointwise == NULL ? -1 : 0;
 }
 
 /* Every other object that the state owns, for traverse and clear. */
@@ -394,8 +400,11 @@ static int exec_module(PyObject *module) {
     X(offloaded_handle_type)                                                                                           \
     X(offloaded_inputs_type)                                                                                           \
     X(offload_mark_type)                                                                                               \
+    X(pointwise_tensors_type)                                                                                          \
+    X(pointwise_handle_type)                                                                                           \
     X(unpack)                                                                                                          \
     X(unpack_offloaded)                                                                                                \
+    X(unpack_pointwise)                                                                                                \
     X(random_lock)                                                                                                     \
     X(observer)                                                                                                        \
     X(last_switches)                                                                                                   \

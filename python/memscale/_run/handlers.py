@@ -73,7 +73,21 @@ def _keep_beside(parts: Parts, unit: Unit, args: tuple[Any, ...], kwargs: dict[s
     """It is kept, and others are offloaded."""
     if _is_inside_hooks(parts):
         return unit.plain(*args, **kwargs)
-    return parts.offloading.run_kept(unit, args, kwargs)
+    return parts.offloading.run_kept(unit.plain, args, kwargs)
+
+
+def _recompute_pointwise(parts: Parts, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """It is kept, but for results of pointwise functions, which are computed again in backward."""
+    if unit.has_compiled or _is_inside_hooks(parts):
+        return unit.plain(*args, **kwargs)
+    return unit.pointwise(*args, **kwargs)
+
+
+def _recompute_pointwise_beside(parts: Parts, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The same, and others are offloaded."""
+    if _is_inside_hooks(parts):
+        return unit.plain(*args, **kwargs)
+    return parts.offloading.run_kept(unit.plain if unit.has_compiled else unit.pointwise, args, kwargs)
 
 
 def _recompute_offload(parts: Parts, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -94,6 +108,7 @@ def _offload(parts: Parts, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, 
 HANDLERS: dict[str, Handler | None] = {
     "keep": None,
     "recompute": _recompute,
+    "recompute_pointwise": _recompute_pointwise,
     "offload": _offload,
     "offload_blocking": _offload,
     "recompute_offload": _recompute_offload,
@@ -102,7 +117,11 @@ HANDLERS: dict[str, Handler | None] = {
 HANDLERS.update((row.identifier, _recompute) for row in ACTIONS if row.keeps)  # with the results that unit.keeps says
 
 # The same where other layers are offloaded, whose tensors leave and are fetched while these run.
-_BESIDE: dict[Handler | None, Handler] = {None: _keep_beside, _recompute: _recompute_beside}
+_BESIDE: dict[Handler | None, Handler] = {
+    None: _keep_beside,
+    _recompute: _recompute_beside,
+    _recompute_pointwise: _recompute_pointwise_beside,
+}
 
 
 def assign(units: Iterable[Unit], plan: Plan) -> None:
@@ -137,3 +156,4 @@ def look_for_compiled(units: Iterable[Unit]) -> None:
     for unit in units:
         unit.has_compiled = unit.handler is not None and calls_compiled(unit.module)
         unit.keeps = 0 if unit.has_compiled else unit.keeps
+        unit.pointwise.plain = unit.plain

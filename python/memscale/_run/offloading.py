@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -73,11 +74,11 @@ class Offloading:
             return unit.plain(*args, **kwargs)
         return self._engine.run(unit, args, kwargs, unit.number, unit.schedule)
 
-    def run_kept(self, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run the forward of a unit that keeps what it saves."""
+    def run_kept(self, plain: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the forward of a unit that keeps what it saves, or most of it."""
         if self._engine is None or self._cannot_copy():
-            return unit.plain(*args, **kwargs)
-        return self._engine.run_kept(unit, args, kwargs)
+            return plain(*args, **kwargs)
+        return self._engine.run_kept(plain, args, kwargs)
 
     def take_inputs(self, unit: Unit) -> None:
         """Copy the inputs of a unit, which is recomputed, to the host after its next forwards."""

@@ -19,6 +19,9 @@ from torch import nn
 from .. import _core
 
 
+POINTWISE: dict[str, Any] = {"least_bytes": _core.OFFLOAD_LEAST_BYTES}  # smaller results are kept
+
+
 def is_any_set(name: str, things: Iterable[Any]) -> bool:
     """Has any of them an attribute of this name that is not None? Asked every step, so without Python in the loop."""
     return any(map(is_not, map(attrgetter(name), things), repeat(None)))
@@ -31,6 +34,7 @@ class Unit(_core.Unit):
         super().__init__(name, module, module.forward)
         self.param_bytes = param_bytes
         self.number = number  # its place among the units of its model
+        self.pointwise = _core.PointwiseLayer(name, module.forward, **POINTWISE)  # what it knows outlasts a plan
         self.handler: Callable[..., Any] | None = None  # how it runs; None: as without MemScale
         self.schedule = (0, 0, False)  # leaves_after, fetched_before (PlanEntry); do copies run alone?
         self.excluded: str | None = None  # why it may never be recomputed

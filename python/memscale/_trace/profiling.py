@@ -29,9 +29,17 @@ from .tracer import Tracer
 from .twin_optimizer import maker_of
 
 _Recorded = tuple["_core.PackedTrace", dict[int, Convolution]]
-_Traces = tuple[_Recorded, _Recorded | None, _Recorded | None]  # plain, recomputed, with a key-value cache
 _Found = tuple[_Recorded | None, list[int]]
 _Pair = tuple[_core.Profile, _core.Profile]  # with units plain or recomputed; as it is without MemScale
+
+
+class _Traces(NamedTuple):
+    """The traces of one step."""
+
+    plain: _Recorded
+    recomputed: _Recorded | None = None  # with all units recomputed
+    pointwise: _Recorded | None = None  # with the results of pointwise functions recomputed
+    cached: _Recorded | None = None  # with a key-value cache, as without MemScale
 
 
 class Runs(enum.Enum):
@@ -184,32 +192,34 @@ class _Work(NamedTuple):
         is_real = how == "empirical"
         if self.evaluation:
             [(plain, _)] = run_in_children(functools.partial(trace, use_cache=True, evaluation=True), is_real=is_real)
-            return plain, None, None  # type: ignore[return-value]
-        works = [trace, functools.partial(trace, recompute=True)]
+            assert plain is not None
+            return _Traces(plain)
+        works = [trace, functools.partial(trace, recompute=True), functools.partial(trace, pointwise=True)]
         works += [functools.partial(trace, use_cache=True)] if self.tracer.caches else []
-        (plain, found), (recomputed, _), *cached = run_in_children(*works, is_real=is_real)
+        (plain, found), (recomputed, _), (pointwise, _), *cached = run_in_children(*works, is_real=is_real)
         if found:  # units that change their inputs: the plain trace can tell
             self.tracer.not_recomputable.update(found)
             [(recomputed, _)] = run_in_children(works[1], is_real=is_real)
         assert plain is not None
-        return plain, recomputed, cached[0][0] if cached else None
+        return _Traces(plain, recomputed, pointwise, cached[0][0] if cached else None)
 
     def run_together(self, samples: list[Input]) -> list[_Traces]:
-        """Static traces of several samples, plain and recomputed, each in a child of its own."""
+        """Static traces of several samples, each in a child of its own."""
         n_at_once = max(int(host()["n_cores"]) // 2, 1)
         steps: list[_Traces] = []
         for first in range(0, len(samples), n_at_once):
             traces = [functools.partial(self._trace, "static", sample) for sample in samples[first : first + n_at_once]]
             recomputing = [functools.partial(trace, recompute=True) for trace in traces]
-            answers: list[_Found] = run_in_children(*traces, *recomputing)
-            plain, recomputed = answers[: len(traces)], answers[len(traces) :]
+            pointwise = [functools.partial(trace, pointwise=True) for trace in traces]
+            answers: list[_Found] = run_in_children(*traces, *recomputing, *pointwise)
+            plain, recomputed, made = (answers[i : i + len(traces)] for i in range(0, len(answers), len(traces)))
             found = {unit for _, units in plain for unit in units} - self.tracer.not_recomputable
             if found:  # units that change their inputs: the plain trace can tell
                 self.tracer.not_recomputable.update(found)
                 recomputed = run_in_children(*recomputing)
-            for (one, _), (other, _) in zip(plain, recomputed):
+            for (one, _), (other, _), (third, _) in zip(plain, recomputed, made):
                 assert one is not None
-                steps.append((one, other, None))
+                steps.append(_Traces(one, other, third))
         return steps
 
     def run_here(self, sample: Input) -> _Traces:
@@ -222,22 +232,27 @@ class _Work(NamedTuple):
             plain, _ = trace(use_cache=True, evaluation=True) if self.evaluation else trace()
             assert plain is not None
             if self.evaluation:
-                return plain, None, None
+                return _Traces(plain)
             recomputed, _ = trace(recompute=True)
-            return plain, recomputed, trace(use_cache=True)[0] if self.tracer.caches else None
+            pointwise, _ = trace(pointwise=True)
+            return _Traces(plain, recomputed, pointwise, trace(use_cache=True)[0] if self.tracer.caches else None)
 
-    def _trace(self, how: str, sample: Input, *, recompute: bool = False, **options: bool) -> _Found:
+    def _trace(
+        self, how: str, sample: Input, *, recompute: bool = False, pointwise: bool = False, **options: bool
+    ) -> _Found:
         """A trace, and the units that it found not to be recomputable."""
         trace: Callable[..., Trace] = getattr(self.tracer, how)
         for executor in [vars(module).get(HANDLE) for module in self.tracer.model.modules()]:
             if executor is not None:  # in a child: the step is the model's own
                 executor.leave_modules()
         try:
-            recorded = trace(*sample, *self.arguments, recompute=recompute, **options)
+            recorded = trace(*sample, *self.arguments, recompute=recompute, pointwise=pointwise, **options)
         except MemScaleError:
-            if not recompute:
+            if not (recompute or pointwise):
                 raise
             return None, sorted(self.tracer.not_recomputable)  # with these units recomputed, the step is not known
+        if pointwise and not recorded.repeats:
+            return None, []
         return (recorded.packed(), recorded.convolutions), sorted(self.tracer.not_recomputable)
 
 
@@ -245,17 +260,22 @@ def _profiles_of(tracer: Tracer, traces: _Traces, shape: tuple[int, int], place:
     """The step with units plain or recomputed, and the step as it is without MemScale; on a GPU of this process, if
     there is one."""
     names, sizes = list(tracer.units), tracer.param_bytes()
-    plain, recomputed, unwrapped = (_packed(recorded, place) for recorded in traces)
+    plain, recomputed, pointwise, cached = (_packed(recorded, place) for recorded in traces)
     assert plain is not None
 
-    def make(first: _core.PackedTrace, second: _core.PackedTrace | None) -> _core.Profile:
-        return _core.profile_from_traces(names, sizes, tracer.unit_flags, first, second, shape)
+    def make(*given: _core.PackedTrace | None) -> _core.Profile:
+        first, second, third = (*given, None, None)[:3]
+        assert first is not None
+        return _core.profile_from_traces(names, sizes, tracer.unit_flags, (first, second, third), shape)
 
-    try:
-        core = make(plain, recomputed)
-    except MemScaleError:  # the traces do not match: the step is known as it is, but not with units recomputed
-        core = make(plain, None)
-    return core, core if unwrapped is None else make(unwrapped, None)
+    for known in ((plain, recomputed, pointwise), (plain, recomputed), (plain,)):
+        try:
+            core = make(*known)
+            break
+        except MemScaleError:  # the traces do not match: the step is known with less that can be done to it
+            if len(known) == 1:
+                raise
+    return core, core if cached is None else make(cached)
 
 
 def _packed(recorded: _Recorded | None, place: torch.device | None) -> _core.PackedTrace | None:

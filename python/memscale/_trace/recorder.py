@@ -51,6 +51,7 @@ class Trace:
         self.operands = array("q")  # storage, bytes of an element, number of dimensions, six dimensions, last stride
         self.kinds = array("q")  # what each storage is
         self.names: dict[Any, int] = {}  # of operations
+        self.repeats = False  # is anything in it recomputed?
         self.convolutions: dict[int, Convolution] = {}  # on a GPU, by the number of their name
 
     def packed(self) -> _core.PackedTrace:
@@ -75,6 +76,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.not_recomputable = not_recomputable  # units that cannot be recomputed
         self.device_types = {device_type}
         self.recompute = recompute
+        self.pointwise = False  # are results of pointwise functions made again in backward?
         self.values = Values()
         self._shapes = shapes
         self.unit = -1
@@ -291,6 +293,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     def recompute_unit(self, unit: int) -> None:
         """What follows belongs to the recomputation of this unit; -1: to none."""
         self._recomputing = unit >= 0
+        self.trace.repeats |= self._recomputing
         self.trace.events.extend((_core.TRACE_RECOMPUTE, unit, 0))
 
     def phase(self, phase: int) -> None:

@@ -8,6 +8,7 @@ Either way a recorder sees what happens (``recorder.py``).
 from __future__ import annotations
 
 import contextlib
+import functools
 from array import array
 from collections.abc import Callable, Iterator
 from copy import copy as copy_object
@@ -24,6 +25,7 @@ from ..errors import MemScaleError
 from .meta_results import MetaCache
 from .meta_values import UnknownValueError, copy_values
 from .model_modules import (
+    calls_compiled,
     find_flagged_units,
     takes_use_cache,
     use_cache_position,
@@ -48,6 +50,9 @@ class _TracedUnit:
         self.unit.on_backward = self._begin_recompute
         self.unit.on_save = recorder.note_save
         self.unit.put_inputs = recorder.note_inputs
+        self.pointwise = _core.PointwiseLayer(name, self.plain, 1, compares=False)  # the same at all shapes
+        self.pointwise.on_make = self._begin_recompute
+        self.pointwise.on_made = functools.partial(recorder.recompute_unit, -1)
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         recorder = self.recorder
@@ -60,6 +65,8 @@ class _TracedUnit:
             hooked = _active_hooks(True) is not None  # a checkpoint's or an offload's: the executor leaves these alone
             if recorder.recompute and not hooked and self.index not in recorder.not_recomputable:
                 return self._run(args, kwargs)
+            if recorder.pointwise and not hooked and not calls_compiled(self.unit.module):
+                return self.pointwise(*args, **kwargs)
             return self._run_once(args, kwargs)
         finally:
             recorder.move_to(outer)
@@ -178,12 +185,15 @@ class Tracer:
         maker: OptimizerMaker | None,
         *,
         recompute: bool = False,
+        pointwise: bool = False,
         use_cache: bool = False,
         evaluation: bool = False,
     ) -> Trace:
-        """A step on the meta device. With recompute, units are recomputed in backward as in training."""
+        """A step on the meta device. With recompute, units are recomputed in backward as in training; with pointwise,
+        results of their pointwise functions."""
         trace = Trace()
         recorder = Recorder(trace, "meta", recompute, self.not_recomputable, self._shapes)
+        recorder.pointwise = pointwise
         recorder.values.copies = self._copies
         rules = Rules(self.target, recorder.values, recorder.ignore, recorder.begin_function, recorder.end_function)
         target = enter_target(self.target, rules.forget_casts)
@@ -208,6 +218,7 @@ class Tracer:
         maker: OptimizerMaker | None,
         *,
         recompute: bool = False,
+        pointwise: bool = False,
         use_cache: bool = False,
         evaluation: bool = False,
     ) -> Trace:
@@ -216,6 +227,7 @@ class Tracer:
         kind = parameters[0].device.type if parameters else "cpu"
         trace = Trace()
         recorder = Recorder(trace, kind, recompute, self.not_recomputable)
+        recorder.pointwise = pointwise
         gradients = [p.grad for p in parameters]
         try:
             with self._prepared(recorder, contextlib.nullcontext, use_cache), without_hooks(parameters):

@@ -107,7 +107,8 @@ TEST(techniques) {
     ms_device cpu = device_of(&cpu_rates, MS_DEVICE_HOST, GIB), own = device_of(&gpu_rates, MS_DEVICE_INTEGRATED, GIB);
     ms_plan_request request = request_for(&settings, &gpu, &host);
     const uint32_t kept = 1U << MS_ACTION_RECOMPUTE | 1U << MS_ACTION_RECOMPUTE_EXCEPT_BOTH |
-                          1U << MS_ACTION_RECOMPUTE_EXCEPT_PRODUCTS | 1U << MS_ACTION_RECOMPUTE_EXCEPT_ATTENTION;
+                          1U << MS_ACTION_RECOMPUTE_EXCEPT_PRODUCTS | 1U << MS_ACTION_RECOMPUTE_EXCEPT_ATTENTION |
+                          1U << MS_ACTION_RECOMPUTE_POINTWISE;
     const uint32_t blocking = 1U << MS_ACTION_OFFLOAD_BLOCKING | 1U << MS_ACTION_RECOMPUTE_OFFLOAD_BLOCKING;
     const uint32_t overlapping = 1U << MS_ACTION_OFFLOAD | 1U << MS_ACTION_RECOMPUTE_OFFLOAD;
     CHECK_EQ_INT(request.actions, kept | blocking);

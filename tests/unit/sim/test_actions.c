@@ -26,7 +26,8 @@ TEST(names_of_actions) {
                               {"blocking offload", "offload_blocking", "O"},
                               {"recompute with offloaded inputs", "recompute_offload", "i"},
                               {"recompute with blocking offload of inputs", "recompute_offload_blocking", "I"},
-                              {"tile", "tile", "t"}};
+                              {"tile", "tile", "t"},
+                              {"recompute pointwise results", "recompute_pointwise", "w"}};
     for (int32_t a = 0; a < MS_N_ACTIONS; a++) {
         ms_action_info info = info_of(a);
         CHECK_EQ_STR(info.name, wanted[a].name);
@@ -76,6 +77,7 @@ static ms__recompute_cost cost_of(bool on_gpu) {
                                 .moved_bytes = 900,
                                 .dropped_bytes = 50,
                                 .input_bytes = 64,
+                                .pointwise_bytes = 100,
                                 .on_gpu = on_gpu};
 }
 
@@ -105,7 +107,8 @@ TEST(effects_of_actions) {
         [MS_ACTION_OFFLOAD_BLOCKING] = {-950, 0, 0, 900, 0, MS__PLAIN, true},
         [MS_ACTION_RECOMPUTE_OFFLOAD] = {-64, 0, 0, 64, 0, MS__RECOMPUTED, false},
         [MS_ACTION_RECOMPUTE_OFFLOAD_BLOCKING] = {-64, 0, 0, 64, 0, MS__RECOMPUTED, true},
-        [MS_ACTION_TILE] = {0, 0, -750, 0, 210, MS__RECOMPUTED, false}}; /* three of four tiles are not allocated */
+        [MS_ACTION_TILE] = {0, 0, -750, 0, 210, MS__RECOMPUTED, false}, /* three of four tiles are not allocated */
+        [MS_ACTION_RECOMPUTE_POINTWISE] = {0, 0, 0, 0, 0, MS__POINTWISE, false}};
     ms__recompute_cost cost = cost_of(false);
     for (int32_t a = 0; a < MS_N_ACTIONS; a++) {
         ms__effect e = ms__effect_of(a, &cost, &unit);

@@ -137,16 +137,18 @@ static PyObject *make_profile(PyObject *module, PyObject *const *args, ms_profil
 }
 
 PyObject *core_profile_from_traces(PyObject *module, PyObject *const *args, Py_ssize_t n_args) {
-    if (!core_check_count("profile_from_traces", n_args, 6)) return NULL;
-    ms_trace plain = {0}, recomputed = {0};
-    ms_profile_request request = {.struct_bytes = sizeof request, .plain = &plain};
-    PyObject *result = NULL;
-    if (args[4] != Py_None) request.recomputed = &recomputed;
-    if (read_shape(args[5], &request) == 0 && read_trace(args[3], &plain) == 0 &&
-        (args[4] == Py_None || read_trace(args[4], &recomputed) == 0))
-        result = make_profile(module, args, &request, ms_profile_from_traces);
-    PyMem_Free((void *)plain.names);
-    PyMem_Free((void *)recomputed.names);
+    if (!core_check_count("profile_from_traces", n_args, 5)) return NULL;
+    ms_trace traces[3] = {{0}, {0}, {0}};
+    ms_profile_request request = {.struct_bytes = sizeof request, .plain = &traces[0]};
+    PyObject *result = NULL, *given[3];
+    if (!PyArg_ParseTuple(args[3], "OOO:profile_from_traces", &given[0], &given[1], &given[2])) return NULL;
+    if (given[1] != Py_None) request.recomputed = &traces[1];
+    if (given[2] != Py_None) request.pointwise = &traces[2];
+    int status = read_shape(args[4], &request);
+    for (int i = 0; i < 3 && status == 0; i++)
+        if (i == 0 || given[i] != Py_None) status = read_trace(given[i], &traces[i]);
+    if (status == 0) result = make_profile(module, args, &request, ms_profile_from_traces);
+    for (int i = 0; i < 3; i++) PyMem_Free((void *)traces[i].names);
     return result;
 }
 

@@ -139,14 +139,14 @@ static PyObject *engine_run(PyObject *object, PyObject *args) {
     return core_offload_run(core_state_of_type(Py_TYPE(object)), (OffloadEngine *)object, &call);
 }
 
-PyDoc_STRVAR(run_kept_doc, "run_kept($self, unit, args, kwargs, /)\n--\n\n"
+PyDoc_STRVAR(run_kept_doc, "run_kept($self, plain, args, kwargs, /)\n--\n\n"
                            "Run the forward of a unit that keeps what it saves, in a model in which others do not.");
 
 static PyObject *engine_run_kept(PyObject *object, PyObject *args) {
-    PyObject *unit, *unit_args, *unit_kwargs;
-    if (!PyArg_ParseTuple(args, "OO!O!:run_kept", &unit, &PyTuple_Type, &unit_args, &PyDict_Type, &unit_kwargs))
+    PyObject *plain, *unit_args, *unit_kwargs;
+    if (!PyArg_ParseTuple(args, "OO!O!:run_kept", &plain, &PyTuple_Type, &unit_args, &PyDict_Type, &unit_kwargs))
         return NULL;
-    return core_offload_run_kept(core_state_of_type(Py_TYPE(object)), (OffloadEngine *)object, unit, unit_args,
+    return core_offload_run_kept(core_state_of_type(Py_TYPE(object)), (OffloadEngine *)object, plain, unit_args,
                                  unit_kwargs);
 }
 

@@ -234,14 +234,12 @@ int core_offload_hook(core_state *state, core_mark *mark, PyObject *result) {
     return status;
 }
 
-PyObject *core_offload_run_kept(core_state *state, OffloadEngine *engine, PyObject *unit, PyObject *args,
+PyObject *core_offload_run_kept(core_state *state, OffloadEngine *engine, PyObject *plain, PyObject *args,
                                 PyObject *kwargs) {
     PyObject *mark = set_mark(state, engine);
-    PyObject *plain = mark == NULL ? NULL : PyObject_GetAttr(unit, state->str_plain);
-    PyObject *result = plain == NULL ? NULL : PyObject_Call(plain, args, kwargs);
+    PyObject *result = mark == NULL ? NULL : PyObject_Call(plain, args, kwargs);
     if (result != NULL && (hook_mark(state, mark, result) < 0 || core_offload_tick(state, engine) < 0))
         Py_CLEAR(result);
-    Py_XDECREF(plain);
     Py_XDECREF(mark);
     return result;
 }

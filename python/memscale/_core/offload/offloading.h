@@ -175,7 +175,7 @@ typedef struct core_unit_call {
 PyObject *core_offload_run(core_state *state, OffloadEngine *engine, const core_unit_call *call);
 
 /* Run the forward of a unit that keeps what it saves: where its backward begins, groups of others are fetched. */
-PyObject *core_offload_run_kept(core_state *state, OffloadEngine *engine, PyObject *unit, PyObject *args,
+PyObject *core_offload_run_kept(core_state *state, OffloadEngine *engine, PyObject *plain, PyObject *args,
                                 PyObject *kwargs);
 
 /* ---- offloaded_inputs.c ---- */

@@ -1,0 +1,674 @@
+/* pointwise.c - the tensors that a call of a layer saves for backward, without results of pointwise functions that other
+ * saved tensors give again.
+ *
+ * While the forward runs, pack() of a PointwiseTensors is torch's hook on saved tensors, and it is on torch's stack of
+ * function modes, so every function of torch that Python calls passes by. It notes how the last results of pointwise
+ * functions were made (recipe.c). If autograd saves one of these, or a tensor that autocast has just cast, the tensor
+ * and its recipe are kept until the forward is over. Then all that is saved is known: a tensor is dropped where holding the
+ * operands in its place frees memory. In backward it is made again for the node that asks for it.
+ *
+ * What always holds
+ *   - A tensor is dropped only if neither it nor an operand was changed in place since, nor is an input or an output
+ *     of the layer. A later change is noticed as plain autograd would.
+ *   - The first time it is made again at once, and compared bit for bit (PointwiseLayer.trusts). What differs is kept.
+ *   - Unpacking may be repeated, and gives a tensor of its own each time.
+ *
+ * As in recompute/saved.c, handles are owned by the graph alone, and all of it dies with the graph.
+ */
+#include "pointwise.h"
+
+#include <stddef.h>
+#include <structmember.h>
+
+#define N_NOTES 16
+#define MAX_TRUSTS 4096 /* a forward that never repeats itself drops nothing more */
+
+enum trust { TRUST_UNKNOWN, TRUST_EQUAL, TRUST_NEVER };
+
+/* What is known of a layer. */
+typedef struct PointwiseLayer {
+    PyObject_HEAD
+    PyObject *name;            /* owned str */
+    PyObject *plain;           /* owned: its forward */
+    PyObject *on_make, *on_made; /* owned: called before and after a tensor is made in backward; or None */
+    int64_t least_bytes;       /* smaller tensors are kept */
+    char compares;             /* compare what is made again for the first time */
+    struct trusts {
+        uint64_t fingerprint;
+        int trust; /* enum trust */
+    } *trusts;     /* owned array */
+    Py_ssize_t n_trusts;
+} PointwiseLayer;
+
+typedef struct item {
+    PyObject *tensor;   /* owned alias, or the parameter; NULL: it is made again */
+    core_recipe recipe; /* of what may be dropped, or was */
+    core_view view;     /* the same */
+    int64_t version, storage, n_bytes; /* of one that may be dropped its storage is all its own */
+    char is_chosen;
+} item;
+
+typedef struct note {
+    PyObject *result; /* owned weak reference; NULL: empty */
+    int64_t version;
+    core_recipe recipe;
+} note;
+
+typedef struct PointwiseTensors {
+    PyObject_HEAD
+    PointwiseLayer *layer; /* owned */
+    item *items;
+    Py_ssize_t n_items, capacity;
+    int64_t *outside; /* owned: storages that others hold */
+    Py_ssize_t n_outside;
+    note notes[N_NOTES];
+    Py_ssize_t next_note;
+    const core_function *running; /* borrowed: the function that runs; NULL: none */
+} PointwiseTensors;
+
+typedef struct PointwiseHandle {
+    PyObject_HEAD
+    PointwiseTensors *saved; /* owned */
+    Py_ssize_t index;
+} PointwiseHandle;
+
+static void forget_item(item *it) {
+    Py_CLEAR(it->tensor);
+    core_recipe_clear(&it->recipe);
+    core_view_clear(&it->view);
+}
+
+static void forget_note(note *n) {
+    Py_CLEAR(n->result);
+    core_recipe_clear(&n->recipe);
+}
+
+/* ---- What others hold ---- */
+
+static int is_outside(const PointwiseTensors *self, int64_t storage) {
+    for (Py_ssize_t i = 0; i < self->n_outside; i++)
+        if (self->outside[i] == storage) return 1;
+    return 0;
+}
+
+/* torch cannot tell something of a tensor (it has no storage, say): then it is kept. */
+static int cannot_tell(void) {
+    if (!PyErr_ExceptionMatches(PyExc_RuntimeError) && !PyErr_ExceptionMatches(PyExc_NotImplementedError)) return -1;
+    PyErr_Clear();
+    return 0;
+}
+
+static int add_outside(core_state *state, PointwiseTensors *self, PyObject *object) {
+    PyObject *tensors = object == NULL ? PyList_New(0) : core_find_tensors(state, object);
+    Py_ssize_t n = tensors == NULL ? 0 : PyList_Size(tensors);
+    int64_t *grown =
+        tensors == NULL ? NULL : PyMem_Realloc(self->outside, (size_t)(self->n_outside + n + 1) * sizeof *grown);
+    int status = grown == NULL ? -1 : 0;
+    if (tensors != NULL && grown == NULL) (void)PyErr_NoMemory();
+    if (grown != NULL) self->outside = grown;
+    for (Py_ssize_t i = 0; i < n && status == 0; i++) {
+        int64_t storage = core_storage_id_of(state, PyList_GetItem(tensors, i));
+        if (storage == -1 && PyErr_Occurred())
+            status = cannot_tell();
+        else
+            self->outside[self->n_outside++] = storage;
+    }
+    Py_XDECREF(tensors);
+    return status;
+}
+
+/* ---- Functions ---- */
+
+static int is_pointwise(const core_state *state, PyObject *function) {
+    for (Py_ssize_t i = 0; i < PyTuple_Size(state->pointwise_functions); i++)
+        if (PyTuple_GetItem(state->pointwise_functions, i) == function) return 1;
+    return 0;
+}
+
+static int holds(const void *holder, int64_t storage) {
+    const PointwiseTensors *self = holder;
+    for (Py_ssize_t i = 0; i < self->n_items; i++)
+        if (self->items[i].tensor != NULL && self->items[i].storage == storage) return 1;
+    return 0;
+}
+
+/* The bytes of a dense tensor of torch's own that is all of its storage, and large; 0: it is something else. -1 with an
+ * exception. */
+static int64_t bytes_of(core_state *state, const PointwiseTensors *self, PyObject *tensor) {
+    if (Py_TYPE(tensor) != (PyTypeObject *)state->tensor_type) return 0;
+    PyObject *size = CORE_READ(state, tensor, nbytes);
+    int64_t n_bytes = size == NULL ? -1 : PyLong_AsLongLong(size);
+    Py_XDECREF(size);
+    if (n_bytes < self->layer->least_bytes) return n_bytes == -1 && PyErr_Occurred() ? cannot_tell() : 0;
+    PyObject *storage = PyObject_CallFunctionObjArgs(state->storage_of, tensor, NULL);
+    size = storage == NULL ? NULL : PyObject_CallMethodObjArgs(storage, state->str_nbytes, NULL);
+    int64_t whole = size == NULL ? -1 : PyLong_AsLongLong(size);
+    Py_XDECREF(size);
+    Py_XDECREF(storage);
+    if (whole == -1) return PyErr_Occurred() ? cannot_tell() : 0;
+    int is_lazy = whole == n_bytes ? core_is_lazy(state, tensor) : 1;
+    return is_lazy < 0 ? -1 : is_lazy ? 0 : n_bytes;
+}
+
+static int note_result(core_state *state, PointwiseTensors *self, const core_function *call, PyObject *result) {
+    int64_t n_bytes = bytes_of(state, self, result);
+    if (n_bytes <= 0) return (int)n_bytes;
+    note *n = &self->notes[self->next_note];
+    forget_note(n);
+    int can = core_recipe_note(state, &n->recipe, call, holds, self);
+    if (can != 1) return can < 0 ? cannot_tell() : 0;
+    n->version = core_tensor_version(state, result);
+    n->result = n->version == -2 ? NULL : PyWeakref_NewRef(result, NULL);
+    if (n->result == NULL) return -1;
+    self->next_note = (self->next_note + 1) % N_NOTES;
+    return 0;
+}
+
+PyDoc_STRVAR(function_doc, "__torch_function__($self, function, types, args, kwargs=None, /)\n--\n\n"
+                           "The function mode of the forward.");
+
+static PyObject *tensors_torch_function(PyObject *object, PyObject *const *args, Py_ssize_t n) {
+    PointwiseTensors *self = (PointwiseTensors *)object;
+    core_state *state = core_state_of_type(Py_TYPE(object));
+    core_function call;
+    if (core_read_function(args, n, &call) < 0) return NULL;
+    self->running = &call;
+    PyObject *result = PyObject_Call(call.function, call.args, call.kwargs);
+    self->running = NULL;
+    if (result != NULL && is_pointwise(state, call.function) && note_result(state, self, &call, result) < 0)
+        Py_CLEAR(result);
+    return result;
+}
+
+/* ---- Pack ---- */
+
+/* How a tensor was made that is saved now: 1, 0 if that is not known, -1 with an exception. */
+static int find_note(core_state *state, const PointwiseTensors *self, PyObject *tensor, core_recipe *out) {
+    for (Py_ssize_t i = 0; i < N_NOTES; i++) {
+        const note *n = &self->notes[i];
+        if (n->result == NULL || PyWeakref_GetObject(n->result) != tensor) continue;
+        int64_t version = core_tensor_version(state, tensor);
+        if (version != n->version) return version == -2 ? -1 : 0;
+        return core_recipe_take(state, &n->recipe, out);
+    }
+    return 0;
+}
+
+/* The same of a tensor that autocast has cast for the function that runs. */
+static int find_cast(core_state *state, const PointwiseTensors *self, PyObject *tensor, core_recipe *out) {
+    PyObject *node = self->running == NULL ? NULL : CORE_READ(state, tensor, grad_fn);
+    int is_cast = node != NULL && Py_TYPE(node) == (PyTypeObject *)state->cast_node_type;
+    PyObject *both = NULL, *operands = NULL, *number = NULL, *dtype = NULL;
+    Py_ssize_t index = -1;
+    int can = PyErr_Occurred() ? -1 : 0;
+    if (is_cast)
+        both = PyTuple_Pack(2, self->running->args, self->running->kwargs == NULL ? Py_None : self->running->kwargs);
+    if (both != NULL) operands = core_find_tensors(state, both);
+    for (Py_ssize_t i = 0; operands != NULL && i < PyList_Size(operands); i++)
+        if (PyList_GetItem(operands, i) == tensor) Py_CLEAR(operands); /* the cast is its own history, not the function's */
+    if (operands != NULL) number = PyObject_CallFunctionObjArgs(state->cast_operand, node, operands, NULL);
+    if (number != NULL) index = PyLong_AsSsize_t(number);
+    if (index >= 0) dtype = CORE_READ(state, tensor, dtype);
+    if (dtype != NULL) can = core_recipe_of_cast(state, out, PyList_GetItem(operands, index), dtype);
+    Py_XDECREF(dtype);
+    Py_XDECREF(number);
+    Py_XDECREF(operands);
+    Py_XDECREF(both);
+    Py_XDECREF(node);
+    return PyErr_Occurred() ? -1 : can;
+}
+
+/* Its operands are the layer's own, and no views of it. */
+static int is_usable(const PointwiseTensors *self, const item *it) {
+    for (Py_ssize_t i = 0; i < it->recipe.n_operands; i++) {
+        int64_t storage = it->recipe.operands[i].storage;
+        if (storage == it->storage || is_outside(self, storage)) return 0;
+    }
+    return !is_outside(self, it->storage);
+}
+
+static int describe(core_state *state, PointwiseTensors *self, PyObject *tensor, item *out) {
+    int is_parameter = Py_TYPE(tensor) == (PyTypeObject *)state->parameter_type;
+    out->version = core_tensor_version(state, tensor);
+    if (out->version == -2) return -1;
+    if (is_parameter) Py_INCREF(tensor);
+    out->tensor = is_parameter ? tensor : PyObject_CallFunctionObjArgs(state->detach, tensor, NULL);
+    if (out->tensor == NULL) return -1;
+    out->storage = is_parameter ? -1 : core_storage_id_of(state, tensor);
+    if (out->storage == -1 && PyErr_Occurred() && cannot_tell() < 0) return -1;
+    out->n_bytes = is_parameter ? 0 : bytes_of(state, self, tensor);
+    if (out->n_bytes <= 0) return (int)out->n_bytes;
+    int can = find_note(state, self, tensor, &out->recipe);
+    if (can == 0) can = find_cast(state, self, tensor, &out->recipe);
+    if (can == 1 && !is_usable(self, out)) core_recipe_clear(&out->recipe);
+    if (out->recipe.function == NULL) return can < 0 ? -1 : 0;
+    return core_view_read(state, tensor, &out->view);
+}
+
+static int add_item(PointwiseTensors *self, const item *fresh) {
+    if (self->n_items == self->capacity) {
+        Py_ssize_t capacity = self->capacity == 0 ? 32 : self->capacity * 2;
+        item *grown = PyMem_Realloc(self->items, (size_t)capacity * sizeof *grown);
+        if (grown == NULL) {
+            (void)PyErr_NoMemory();
+            return -1;
+        }
+        self->items = grown;
+        self->capacity = capacity;
+    }
+    self->items[self->n_items++] = *fresh;
+    return 0;
+}
+
+PyDoc_STRVAR(pack_doc, "pack($self, tensor, /)\n--\n\nThe saved-tensor hook of the forward.");
+
+static PyObject *tensors_pack(PyObject *object, PyObject *tensor) {
+    PointwiseTensors *self = (PointwiseTensors *)object;
+    core_state *state = core_state_of_type(Py_TYPE(object));
+    allocfunc alloc = (allocfunc)PyType_GetSlot(state->pointwise_handle_type, Py_tp_alloc);
+    item fresh = {0};
+    PointwiseHandle *handle = (PointwiseHandle *)alloc(state->pointwise_handle_type, 0);
+    if (handle == NULL) return NULL;
+    if (describe(state, self, tensor, &fresh) < 0 || add_item(self, &fresh) < 0) {
+        forget_item(&fresh);
+        Py_DECREF((PyObject *)handle); /* its `saved` is not set yet */
+        return NULL;
+    }
+    Py_INCREF(object);
+    handle->saved = self;
+    handle->index = self->n_items - 1;
+    return (PyObject *)handle;
+}
+
+/* ---- After the forward ---- */
+
+static uint64_t fingerprint_of(core_state *state, const item *it, Py_ssize_t index) {
+    const int64_t what[] = {(int64_t)index, (int64_t)(intptr_t)it->view.dtype};
+    return ms_hash64(what, sizeof what, core_recipe_fingerprint(state, &it->recipe));
+}
+
+static struct trusts *find_trust(const PointwiseLayer *layer, uint64_t fingerprint) {
+    for (Py_ssize_t i = 0; i < layer->n_trusts; i++)
+        if (layer->trusts[i].fingerprint == fingerprint) return &layer->trusts[i];
+    return NULL;
+}
+
+static int set_trust(PointwiseLayer *layer, uint64_t fingerprint, int trust) {
+    struct trusts *grown = PyMem_Realloc(layer->trusts, (size_t)(layer->n_trusts + 1) * sizeof *grown);
+    if (grown == NULL) {
+        (void)PyErr_NoMemory();
+        return -1;
+    }
+    layer->trusts = grown;
+    layer->trusts[layer->n_trusts++] = (struct trusts){fingerprint, trust};
+    return 0;
+}
+
+/* Does the tensor look as the one that was saved? -1 with an exception. */
+static int looks_alike(core_state *state, const item *it, PyObject *tensor) {
+    core_view view = {0};
+    int same = core_view_read(state, tensor, &view) < 0 ? -1 : core_view_same(&it->view, &view);
+    core_view_clear(&view);
+    return same;
+}
+
+/* Make it again, for the first time. -1 with an exception. */
+static int compare(core_state *state, const item *it) {
+    PyObject *made = core_recipe_make(state, &it->recipe);
+    int same = made == NULL ? -1 : looks_alike(state, it, made);
+    if (same == 1) same = core_is_true(PyObject_CallFunctionObjArgs(state->same_bits, it->tensor, made, NULL));
+    Py_XDECREF(made);
+    return same;
+}
+
+/* Does making it again give the same? -1 with an exception. */
+static int is_trusted(core_state *state, const PointwiseTensors *self, Py_ssize_t index) {
+    PointwiseLayer *layer = self->layer;
+    if (!layer->compares) return 1;
+    uint64_t fingerprint = fingerprint_of(state, &self->items[index], index);
+    const struct trusts *known = find_trust(layer, fingerprint);
+    if (known != NULL || layer->n_trusts >= MAX_TRUSTS) return known != NULL && known->trust == TRUST_EQUAL;
+    int same = compare(state, &self->items[index]);
+    if (same >= 0 && set_trust(layer, fingerprint, same ? TRUST_EQUAL : TRUST_NEVER) < 0) return -1;
+    return same;
+}
+
+/* May it be dropped? Nothing was changed, and neither it nor what it is made of leaves the layer. */
+static int may_drop(core_state *state, const PointwiseTensors *self, Py_ssize_t index) {
+    const item *it = &self->items[index];
+    if (it->tensor == NULL || it->recipe.function == NULL || !is_usable(self, it)) return 0;
+    int64_t version = core_tensor_version(state, it->tensor);
+    if (version != it->version) return version == -2 ? -1 : 0;
+    int status;
+    if (core_recipe_changed(state, &it->recipe, &status) != NULL) return status;
+    return is_trusted(state, self, index);
+}
+
+/* Is a storage held, if those that are chosen go? By what is saved, or for what is chosen. */
+static int is_held(const PointwiseTensors *self, int64_t storage) {
+    for (Py_ssize_t i = 0; i < self->n_items; i++) {
+        const item *it = &self->items[i];
+        if (it->tensor != NULL && !it->is_chosen && it->storage == storage) return 1;
+        for (Py_ssize_t k = 0; it->is_chosen && k < it->recipe.n_operands; k++)
+            if (it->recipe.operands[k].storage == storage) return 1;
+    }
+    return 0;
+}
+
+/* What it frees to drop all that is saved of this item's storage; 0: something of it has to stay. */
+static int64_t gain_of(const PointwiseTensors *self, const item *chosen) {
+    int64_t gain = chosen->n_bytes;
+    for (Py_ssize_t i = 0; i < self->n_items; i++) {
+        const item *it = &self->items[i];
+        if (it->tensor != NULL && it->storage == chosen->storage && it->recipe.function == NULL) return 0;
+        for (Py_ssize_t k = 0; it->is_chosen && k < it->recipe.n_operands; k++)
+            if (it->recipe.operands[k].storage == chosen->storage) return 0;
+    }
+    for (Py_ssize_t k = 0; k < chosen->recipe.n_operands; k++) {
+        const core_operand *operand = &chosen->recipe.operands[k];
+        int is_again = 0;
+        for (Py_ssize_t j = 0; j < k; j++) is_again |= chosen->recipe.operands[j].storage == operand->storage;
+        if (!is_again && !is_held(self, operand->storage)) gain -= operand->storage_bytes;
+    }
+    return gain;
+}
+
+/* Choose what is dropped, until nothing more frees memory. */
+static void choose(PointwiseTensors *self) {
+    for (int is_done = 0; !is_done;) {
+        is_done = 1;
+        for (Py_ssize_t i = 0; i < self->n_items; i++) {
+            item *it = &self->items[i];
+            if (it->recipe.function == NULL || it->is_chosen) continue;
+            if (gain_of(self, it) < self->layer->least_bytes) continue;
+            for (Py_ssize_t k = 0; k < self->n_items; k++)
+                if (self->items[k].tensor != NULL && self->items[k].storage == it->storage) self->items[k].is_chosen = 1;
+            is_done = 0;
+        }
+    }
+}
+
+/* The forward has returned `result`. */
+static int settle(core_state *state, PointwiseTensors *self, PyObject *result) {
+    for (Py_ssize_t i = 0; i < N_NOTES; i++) forget_note(&self->notes[i]);
+    if (add_outside(state, self, result) < 0) return -1;
+    for (Py_ssize_t i = 0; i < self->n_items; i++) {
+        int may = may_drop(state, self, i);
+        if (may < 0) return -1;
+        if (!may) core_recipe_clear(&self->items[i].recipe);
+    }
+    choose(self);
+    for (Py_ssize_t i = 0; i < self->n_items; i++) {
+        item *it = &self->items[i];
+        if (it->is_chosen)
+            Py_CLEAR(it->tensor);
+        else
+            core_recipe_clear(&it->recipe);
+    }
+    PyMem_Free(self->outside);
+    self->outside = NULL;
+    self->n_outside = 0;
+    return 0;
+}
+
+/* ---- Unpack ---- */
+
+static PyObject *raise_changed(core_state *state, const PointwiseTensors *self, PyObject *tensor, int64_t now,
+                               int64_t then) {
+    PyObject *dtype = CORE_READ(state, tensor, dtype), *shape = dtype == NULL ? NULL : CORE_READ(state, tensor, shape);
+    if (shape != NULL) (void)core_raise_in_place(dtype, shape, self->layer->name, now, then);
+    Py_XDECREF(dtype);
+    Py_XDECREF(shape);
+    return NULL;
+}
+
+static PyObject *kept(core_state *state, const PointwiseTensors *self, const item *it) {
+    int64_t version = core_tensor_version(state, it->tensor);
+    if (version == -2) return NULL;
+    if (version != it->version) return raise_changed(state, self, it->tensor, version, it->version);
+    Py_INCREF(it->tensor);
+    return it->tensor;
+}
+
+static int call_void(PyObject *function) {
+    PyObject *done = function == NULL || function == Py_None ? NULL : PyObject_CallNoArgs(function);
+    Py_XDECREF(done);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static PyObject *make(core_state *state, const PointwiseTensors *self, const item *it) {
+    int status;
+    const core_operand *changed = core_recipe_changed(state, &it->recipe, &status);
+    if (status < 0) return NULL;
+    if (changed != NULL) {
+        int64_t now = core_tensor_version(state, changed->tensor);
+        return raise_changed(state, self, changed->tensor, now, changed->version);
+    }
+    if (call_void(self->layer->on_make) < 0) return NULL;
+    PyObject *made = core_recipe_make(state, &it->recipe);
+    core_pending pending = core_set_aside();
+    status = call_void(self->layer->on_made);
+    if (pending.type != NULL) core_put_back(pending);
+    int same = made == NULL || status < 0 ? -1 : looks_alike(state, it, made);
+    if (same == 0)
+        PyErr_Format(state->error,
+                     "layer '%U': a tensor that was computed again for backward has another type or layout than in "
+                     "forward; train with enable_checkpointing=False, and please report it.",
+                     self->layer->name);
+    if (same != 1) Py_CLEAR(made);
+    return made;
+}
+
+PyObject *core_unpack_pointwise(PyObject *module, PyObject *object) {
+    core_state *state = core_get_state(module);
+    if (Py_TYPE(object) != state->pointwise_handle_type) {
+        PyErr_SetString(PyExc_TypeError, "unpack_pointwise() takes a handle of PointwiseTensors.pack()");
+        return NULL;
+    }
+    PointwiseTensors *self = ((PointwiseHandle *)object)->saved;
+    const item *it = &self->items[((PointwiseHandle *)object)->index];
+    Py_INCREF(object); /* the handle, and with it `self`, stays while Python code runs */
+    PyObject *tensor = it->tensor != NULL ? kept(state, self, it) : make(state, self, it);
+    Py_DECREF(object);
+    return tensor;
+}
+
+/* ---- The objects ---- */
+
+static int tensors_traverse(PyObject *object, visitproc visit, void *arg) {
+    PointwiseTensors *self = (PointwiseTensors *)object;
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(self->layer);
+    for (Py_ssize_t i = 0; i < self->n_items; i++) {
+        Py_VISIT(self->items[i].tensor);
+        int status = core_recipe_visit(&self->items[i].recipe, visit, arg);
+        if (status != 0) return status;
+    }
+    return 0;
+}
+
+/* Nothing of it leads back to the graph, so it is never part of a cycle that only a collector could free. */
+static void tensors_dealloc(PyObject *object) {
+    PyTypeObject *type = Py_TYPE(object);
+    PointwiseTensors *self = (PointwiseTensors *)object;
+    PyObject_GC_UnTrack(object);
+    for (Py_ssize_t i = 0; i < self->n_items; i++) forget_item(&self->items[i]);
+    for (Py_ssize_t i = 0; i < N_NOTES; i++) forget_note(&self->notes[i]);
+    PyMem_Free(self->items);
+    PyMem_Free(self->outside);
+    Py_CLEAR(self->layer);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
+    Py_DECREF(type);
+}
+
+static void handle_dealloc(PyObject *object) {
+    PointwiseHandle *self = (PointwiseHandle *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    if (self->saved != NULL) {
+        item it = self->saved->items[self->index];
+        self->saved->items[self->index] = (item){.storage = -1};
+        forget_item(&it);
+        Py_DECREF((PyObject *)self->saved);
+    }
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
+    Py_DECREF(type);
+}
+
+static PyObject *layer_call(PyObject *object, PyObject *args, PyObject *kwargs) {
+    PointwiseLayer *layer = (PointwiseLayer *)object;
+    core_state *state = core_state_of_type(Py_TYPE(object));
+    if (core_check_bound(state) < 0) return NULL;
+    PyTypeObject *type = state->pointwise_tensors_type;
+    PointwiseTensors *self = (PointwiseTensors *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    if (self == NULL) return NULL;
+    Py_INCREF(object);
+    self->layer = layer;
+    PyObject *result = NULL;
+    if (add_outside(state, self, args) == 0 && add_outside(state, self, kwargs) == 0) {
+        PyObject *pack = PyObject_GetAttr((PyObject *)self, state->str_pack);
+        result = core_run_in_mode(state, (PyObject *)self, pack, state->unpack_pointwise, layer->plain, args, kwargs);
+        Py_XDECREF(pack);
+    }
+    if (result != NULL && settle(state, self, result) < 0) Py_CLEAR(result);
+    Py_DECREF((PyObject *)self);
+    return result;
+}
+
+static int layer_init(PyObject *object, PyObject *args, PyObject *kwargs) {
+    PointwiseLayer *self = (PointwiseLayer *)object;
+    static char *names[] = {(char *)"name", (char *)"plain", (char *)"least_bytes", (char *)"compares", NULL};
+    PyObject *name, *plain;
+    long long least_bytes = MS_OFFLOAD_LEAST_BYTES;
+    int compares = 1;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UO|Lp:PointwiseLayer", names, &name, &plain, &least_bytes,
+                                     &compares))
+        return -1;
+    PyObject *old[] = {self->name, self->plain};
+    Py_INCREF(name);
+    Py_INCREF(plain);
+    self->name = name;
+    self->plain = plain;
+    self->least_bytes = least_bytes;
+    self->compares = (char)compares;
+    for (int i = 0; i < 2; i++) Py_XDECREF(old[i]);
+    return 0;
+}
+
+static int layer_traverse(PyObject *object, visitproc visit, void *arg) {
+    PointwiseLayer *self = (PointwiseLayer *)object;
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(self->plain);
+    Py_VISIT(self->on_make);
+    Py_VISIT(self->on_made);
+    return 0;
+}
+
+static int layer_clear(PyObject *object) {
+    PointwiseLayer *self = (PointwiseLayer *)object;
+    Py_CLEAR(self->plain);
+    Py_CLEAR(self->on_make);
+    Py_CLEAR(self->on_made);
+    return 0;
+}
+
+static void layer_dealloc(PyObject *object) {
+    PyTypeObject *type = Py_TYPE(object);
+    PointwiseLayer *self = (PointwiseLayer *)object;
+    PyObject_GC_UnTrack(object);
+    (void)layer_clear(object);
+    Py_CLEAR(self->name);
+    PyMem_Free(self->trusts);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
+    Py_DECREF(type);
+}
+
+static PyObject *get_trusts(PyObject *object, void *Py_UNUSED(closure)) {
+    const PointwiseLayer *self = (PointwiseLayer *)object;
+    PyObject *list = PyList_New(0);
+    for (Py_ssize_t i = 0; list != NULL && i < self->n_trusts; i++) {
+        PyObject *name = PyUnicode_FromString(self->trusts[i].trust == TRUST_EQUAL ? "equal" : "never");
+        if (name == NULL || PyList_Append(list, name) < 0) Py_CLEAR(list);
+        Py_XDECREF(name);
+    }
+    return list;
+}
+
+static PyMemberDef layer_members[] = {
+    {"plain", T_OBJECT_EX, offsetof(PointwiseLayer, plain), 0, "The forward that it calls."},
+    {"on_make", T_OBJECT, offsetof(PointwiseLayer, on_make), 0, "Called before a tensor is made again, or None."},
+    {"on_made", T_OBJECT, offsetof(PointwiseLayer, on_made), 0, "Called after it, or None."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyGetSetDef layer_getset[] = {
+    {"trusts", get_trusts, NULL,
+     "Of each tensor that was made again and compared, whether it was 'equal', or is 'never' dropped again.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot layer_slots[] = {
+    {Py_tp_doc, (void *)"PointwiseLayer(name, plain, least_bytes=..., compares=True)\n--\n\n"
+                        "Calls the forward of a layer so that results of pointwise functions, which other saved tensors "
+                        "give again, are not held until backward."},
+    {Py_tp_new, PyType_GenericNew},
+    {Py_tp_init, layer_init},
+    {Py_tp_call, layer_call},
+    {Py_tp_dealloc, layer_dealloc},
+    {Py_tp_traverse, layer_traverse},
+    {Py_tp_clear, layer_clear},
+    {Py_tp_members, layer_members},
+    {Py_tp_getset, layer_getset},
+    {0, NULL},
+};
+
+static PyType_Spec layer_spec = {
+    .name = "memscale._core.PointwiseLayer",
+    .basicsize = sizeof(PointwiseLayer),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .slots = layer_slots,
+};
+
+static PyMethodDef tensors_methods[] = {
+    {"pack", tensors_pack, METH_O, pack_doc},
+    {"__torch_function__", (PyCFunction)(void (*)(void))tensors_torch_function, METH_FASTCALL, function_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot tensors_slots[] = {
+    {Py_tp_doc, (void *)"The saved tensors of one call of a PointwiseLayer."},
+    {Py_tp_dealloc, tensors_dealloc},
+    {Py_tp_traverse, tensors_traverse},
+    {Py_tp_methods, tensors_methods},
+    {0, NULL},
+};
+
+static PyType_Spec tensors_spec = {
+    .name = "memscale._core.PointwiseTensors",
+    .basicsize = sizeof(PointwiseTensors),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = tensors_slots,
+};
+
+static PyType_Slot handle_slots[] = {
+    {Py_tp_doc, (void *)"What autograd holds in place of a saved tensor that may have to be made again."},
+    {Py_tp_dealloc, handle_dealloc},
+    {0, NULL},
+};
+
+static PyType_Spec handle_spec = {
+    .name = "memscale._core.PointwiseHandle",
+    .basicsize = sizeof(PointwiseHandle),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = handle_slots,
+};
+
+int core_add_pointwise(PyObject *module, core_state *state) {
+    PyTypeObject *layer = (PyTypeObject *)PyType_FromModuleAndSpec(module, &layer_spec, NULL);
+    int status = layer == NULL ? -1 : PyModule_AddType(module, layer);
+    Py_XDECREF((PyObject *)layer);
+    if (status < 0) return -1;
+    state->pointwise_tensors_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &tensors_spec, NULL);
+    if (state->pointwise_tensors_type == NULL || PyModule_AddType(module, state->pointwise_tensors_type) < 0) return -1;
+    state->pointwise_handle_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &handle_spec, NULL);
+    return state->pointwise_handle_type == NULL ? -1 : 0;
+}
