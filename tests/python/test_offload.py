@@ -1,5 +1,6 @@
 """Layers whose saved tensors are in host memory until backward: equal to plain training, whatever the engine does."""
 
+import contextlib
 import copy
 import gc
 import io
@@ -290,6 +291,33 @@ def test_trap_13_detach_copies_and_pickles():
         assert vars(module).keys() == old.keys()
 
 
+@pytest.mark.parametrize("actions", [["offload"], ["recompute_offload"], ["offload", "recompute_offload", "keep"]])
+def test_trap_13_an_exception_in_backward(actions):
+    """Of a gradient's hook. Torch's engine lets go of what it had not come to when the next backward runs."""
+
+    def fails(_):
+        raise KeyboardInterrupt
+
+    model = zoo.wrap_with(chain(n=6), actions)
+    loss_of(model).backward()
+    model.zero_grad()
+    for _ in range(3):
+        handle = model.blocks[2].a.bias.register_hook(fails)
+        with pytest.raises(KeyboardInterrupt):
+            loss_of(model).backward()
+        handle.remove()
+        model.zero_grad()
+    torch.ones(1, requires_grad=True).sum().backward()
+    assert_empty(model)
+    pool = stats_of(model)["pool_bytes"]
+    loss_of(model).backward()
+    plain = chain(n=6)
+    loss_of(plain).backward()
+    zoo.assert_same(gradients(plain), gradients(model))
+    assert_empty(model)
+    assert stats_of(model)["pool_bytes"] == pool
+
+
 def test_trap_13_an_exception_in_forward():
     class Fails(Block):
         fail = False
@@ -403,6 +431,49 @@ def test_the_pool_is_taken_once():
     assert after["n_grows"] == before["n_grows"]
     assert after["pool_bytes"] == before["pool_bytes"]
     assert after["n_late"] <= before["n_late"] + 4  # the first group of each backward may be
+
+
+@pytest.mark.parametrize("actions", [["offload"], ["recompute_offload"], ["offload_blocking", "recompute"]])
+def test_inputs_that_grow_take_more_host_memory_in_the_middle_of_steps(actions):
+    """By what is missing; gradients are the same, and sizes that came before take none."""
+    plain, model = chain(n=6), zoo.wrap_with(chain(n=6), actions)
+    lengths, pools = (64, 10_000, 30_000, 60_000), []
+    for n in (*lengths, *lengths):
+        for each in (plain, model):
+            each.zero_grad()
+            loss_of(each, zoo.floats(n, 16)).backward()
+        zoo.assert_same(gradients(plain), gradients(model))
+        assert_empty(model)
+        pools.append(stats_of(model)["pool_bytes"])
+    stats = stats_of(model)
+    assert pools[0] < pools[1] < pools[2] < pools[3] == pools[-1]
+    assert stats["pool_bytes"] <= 1.1 * stats["peak_used_bytes"] + (2 << 20)
+
+
+def not_forked():
+    """Addresses and bytes of memory without a file that forked children do not get, as the system sees it."""
+    found, header = set(), ""
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if line.startswith("VmFlags:") and "dc" in line.split() and len(header.split()) == 5:
+            found.add(header.split()[0])
+        elif "-" in line.split(" ", 1)[0] and not line.split(" ", 1)[0].endswith(":"):
+            header = line
+    return found
+
+
+def test_the_pool_as_the_system_sees_it():
+    """No memory is taken after the second step, and none is left after detach."""
+    before = not_forked()
+    model = zoo.wrap_with(chain(n=6), ["offload", "recompute_offload", "keep"])
+    for step in range(20):
+        loss_of(model, zoo.floats(20_000, 16)).backward()
+        if step == 1:
+            after_two = not_forked()
+    assert len(after_two) > len(before)
+    assert not_forked() == after_two
+    memscale.detach(model)
+    gc.collect()
+    assert not_forked() <= before
 
 
 def test_layers_are_fetched_ahead():
@@ -734,35 +805,84 @@ import signal
 import sys
 sys.path.insert(0, {tests!r})
 import torch
+import memscale
 import zoo
 from graphs import chain, loss_of
 from memscale._run import offloading
 
-offloading.OPTIONS = {{"least_bytes": 1, "delay_ns": 20_000_000}}
+offloading.OPTIONS = {{"least_bytes": 1, "delay_ns": 400_000_000, "seed": 3}}
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may ignore it for what runs in the background
 torch.set_num_threads(1)
 model = zoo.wrap_with(chain(n=6), ["offload", "recompute_offload"])
+stats, fetched = memscale.executor_of(model)._offloading.stats, [0]
+
+def out(*_):
+    if stats()["n_pending"] > 0:
+        print("copying out", flush=True)
+
+def back(*_):
+    if stats()["n_fetches"] > fetched[0]:
+        print("copying back", flush=True)
+    fetched[0] = stats()["n_fetches"]
+
+model.blocks[5].register_forward_pre_hook(out)
+model.blocks[3].b.bias.register_hook(back)
 while True:
     loss_of(model).backward()
     print("step", flush=True)
 """
 
 
+def processes_of_session(session):
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            if int(path.read_text().rpartition(")")[2].split()[3]) == session:
+                found.append(path.parent.name)
+    return found
+
+
+def names_in(process):
+    """What a process has mapped or opened."""
+    place = Path(f"/proc/{process.pid}")
+    opened = [os.readlink(path) for path in (place / "fd").iterdir()]
+    return (place / "maps").read_text().splitlines() + opened
+
+
+@pytest.mark.parametrize("moment", ["copying out", "copying back"])
 @pytest.mark.parametrize("signal_name", ["SIGKILL", "SIGTERM", "SIGINT"])
-def test_killed_in_the_middle(signal_name, tmp_path):
-    """While copies are on their way: the process ends at once. Its host memory has no name, so nothing is left."""
-    script = tmp_path / "endless.py"
+def test_killed_in_the_middle(signal_name, moment, tmp_path):
+    """Copies are late by up to 0.4 s when it comes. The process ends at once; its host memory has no name, so nothing
+    is left: no process, no shared memory, no file."""
+    script, scratch = tmp_path / "endless.py", tmp_path / "scratch"
     script.write_text(ENDLESS.format(tests=str(Path(__file__).parent)))
+    scratch.mkdir()
     command = [sys.executable, str(script)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "TMPDIR": str(scratch)},
+    ) as process:
         try:
-            for _ in range(3):
-                assert process.stdout.readline() == "step\n"
+            while process.stdout.readline() != "step\n":
+                pass
+            while (line := process.stdout.readline()) != f"{moment}\n":
+                assert line, process.stderr.read()
+            process.send_signal(signal.SIGSTOP)  # hold it where it is for a look
+            named = names_in(process)
             process.send_signal(getattr(signal, signal_name))
-            process.communicate(timeout=20)
+            process.send_signal(signal.SIGCONT)
+            _, errors = process.communicate(timeout=20)
         finally:
             process.kill()
-    assert process.returncode != 0
+    assert process.returncode == -getattr(signal, signal_name), errors
+    assert not [name for name in named if "/dev/shm" in name or "memfd:" in name]
+    assert not [name for name in os.listdir("/dev/shm") if str(process.pid) in name]
+    assert not list(scratch.iterdir())
+    assert not processes_of_session(process.pid)
 
 
 @pytest.mark.parametrize("actions", [["offload"], ["offload", "keep", "keep"], ["recompute_offload", "keep"]])

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import itertools
 import random
 
 import pytest
@@ -15,6 +16,7 @@ import zoo
 from memscale import _core
 from memscale._plan import step_profiler
 from memscale._plan.request import Request
+from memscale._run.messages import Messages
 from memscale._trace import profiling
 from memscale._trace.sample import at_sizes, shape_of, sizes_of
 
@@ -155,6 +157,36 @@ def test_several_steps_are_analysed_at_the_same_time(monkeypatch):
     monkeypatch.setattr(profiling, "host", lambda: {**real(), "n_cores": 16})
     together = profiling.trace_samples(model, samples, (), place)
     assert [profile.to_json() for profile in together] == alone
+
+
+def test_each_plan_is_logged_once_and_not_for_each_size(caplog):
+    """With sizes at random nearly every batch has other sizes and another plan than the one before."""
+    case = varying.CASES["images"]
+    torch.manual_seed(0)
+    model = case.make()
+    given = batches(case, 30, growing=True)
+    budget = tight_budget(model, given)
+    plans = []
+    with caplog.at_level("INFO", "memscale"):
+        memscale.wrap(model, memscale.Config(memory_budget_gb=budget))
+        train(model, given[:1] + given[::-1] + given, lambda: plans.append(memscale.executor_of(model).plan))
+    n_changes = sum(before is not after for before, after in itertools.pairwise(plans))
+    told = [record.message for record in caplog.records if "for batches like" in record.message]
+    distinct = {plan.describe() for plan in plans}
+    assert len(told) == len({line.partition(": ")[2] for line in told}) <= len(distinct) <= n_changes
+    memscale.detach(model)
+
+
+def test_not_all_plans_are_logged(caplog):
+    messages = Messages(memscale.Config())
+    messages.open()
+    with caplog.at_level("INFO", "memscale"):
+        for _ in range(2):
+            for i in range(100):
+                messages.once_for_sizes(f"4 x {i}", f"plan {i}")
+    messages.close()
+    assert len(caplog.records) == 33
+    assert "not logged" in caplog.records[-1].message
 
 
 # ---- Exactness ----

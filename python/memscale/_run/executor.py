@@ -244,7 +244,7 @@ class Executor:
             self._messages.once(f"plan{f' with {names}' if is_known and names else ''}: {plan.describe()}")
         elif not first:
             shape = " x ".join(str(n) for n in sizes[0]) if sizes else "no tensor"
-            self._messages.once(f"for batches like {shape}{', with gradients held' if held else ''}: {plan.describe()}")
+            self._messages.once_for_sizes(f"{shape}{', with gradients held' if held else ''}", plan.describe())
 
     def _excluded(self) -> set[str]:
         return {unit.name for unit in self._units if unit.excluded is not None}

@@ -20,6 +20,8 @@ WHAT_TO_DO = (
     "its inputs, parameters, buffers and torch's random state."
 )
 
+_MOST_SIZES = 32  # plans for other sizes that are told: with sizes at random there may be one for most batches
+
 
 def when_planned(why_watched: str) -> str:
     """When a plan is made that is not made in ``wrap``; `why_watched`: why the step cannot be analysed, or ""."""
@@ -36,6 +38,7 @@ class Messages:
         self._config = config
         self._log: Log | None = None
         self._said: set[str] = set()
+        self._for_sizes: set[str] = set()  # plans that were told, not with which sizes
 
     def open(self) -> None:
         self._log = Log(self._config)
@@ -57,6 +60,16 @@ class Messages:
         if text not in self._said:
             self._said.add(text)
             self.info(text)
+
+    def once_for_sizes(self, sizes: str, text: str) -> None:
+        """Say which plan batches of these sizes have, unless that plan was named before; not more than some of them."""
+        if text in self._for_sizes or len(self._for_sizes) > _MOST_SIZES:
+            return
+        self._for_sizes.add(text)
+        if len(self._for_sizes) > _MOST_SIZES:
+            self.info("there are more plans for batches of other sizes, which are not logged")
+        else:
+            self.info(f"for batches like {sizes}: {text}")
 
     def was_said(self, text: str) -> bool:
         return text in self._said
