@@ -1,6 +1,6 @@
 """What all actions together are worth within a budget, next to recomputation alone and to checkpointing.
 
-    python bench/levers.py --out FILE.json [--only NAME] [--pairs 30] [--peers] [--jobs 6]     needs a GPU
+    python bench/levers.py --out FILE.json [--only NAME] [--budget GB] [--pairs 30] [--peers]   needs a GPU
 
 For each model some budgets. First each budget alone: ``memscale.wrap(model, Config(memory_budget_gb=...,
 async_offload=True))``, nothing else changed, and 20 steps: what torch's allocator reserved and allocated at most, what
@@ -261,11 +261,11 @@ def compare(case: Case, row: dict[str, Any], runs: dict[str, Run], pairs: int) -
         memscale.detach(run.model)
 
 
-def find_rows(name: str) -> list[dict[str, Any]]:
+def find_rows(name: str, budgets: list[float]) -> list[dict[str, Any]]:
     """Each budget alone."""
     case = CASES[name]
     rows = []
-    for budget in budgets_of(case):
+    for budget in budgets or budgets_of(case):
         alone = within(case, budget, "conservative", 4)
         rows.append({"model": name, **within(case, budget, "balanced"), "recompute alone": alone})
     return rows
@@ -318,7 +318,7 @@ def run_child(task: str, options: argparse.Namespace, given: Any) -> Any:
 
 def child(options: argparse.Namespace) -> None:
     given = json.loads(sys.stdin.read())
-    answer = find_rows(given) if options.child == "within" else time_rows(given, options.pairs, options.peers)
+    answer = find_rows(*given) if options.child == "within" else time_rows(given, options.pairs, options.peers)
     print(json.dumps(answer))
 
 
@@ -326,6 +326,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="the rows, as JSON")
     parser.add_argument("--only", action="append", help="models whose name contains this")
+    parser.add_argument("--budget", type=float, action="append", default=[], help="these alone, in GB")
     parser.add_argument("--pairs", type=int, default=30)
     parser.add_argument("--peers", action="store_true", help="compare with the plain step and with checkpointing, too")
     parser.add_argument("--jobs", type=int, default=6, help="models whose budgets are tried at a time")
@@ -350,7 +351,7 @@ def main() -> int:
     deadline = time.monotonic() + 60 * options.minutes
     names = [name for name in CASES if not options.only or any(part in name for part in options.only)]
     with ThreadPoolExecutor(options.jobs) as pool:
-        found = [rows for rows in pool.map(lambda name: run_child("within", options, name), names) if rows]
+        found = [rows for rows in pool.map(lambda name: run_child("within", options, [name, options.budget]), names) if rows]
     titles = "model budget reserved allocated error predicted plain checkpointing recompute copied actions faults"
     print(f"| {' | '.join(titles.split())} |")
     rows: list[dict[str, Any]] = []

@@ -10,7 +10,7 @@ from torch import nn
 import memscale
 import zoo
 from memscale._base.vocabulary import ACTIONS
-from memscale._run import offloading
+from memscale._run import offloading, recomputation
 
 RUNNABLE = [action.identifier for action in ACTIONS if action.is_runnable]
 
@@ -18,6 +18,7 @@ RUNNABLE = [action.identifier for action in ACTIONS if action.is_runnable]
 @pytest.fixture(autouse=True)
 def _small_tensors_too(monkeypatch):
     monkeypatch.setattr(offloading, "OPTIONS", {"least_bytes": 1})
+    monkeypatch.setattr(recomputation, "POINTWISE", {"least_bytes": 1})
 
 
 def mixed(model, seed):
