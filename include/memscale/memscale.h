@@ -1063,8 +1063,8 @@ MS_NODISCARD MS_API ms_status ms_simulation_get_schedule(const ms_simulation *si
 /* ---- Measured steps -------------------------------------------------------------------------------------------- */
 
 enum ms_boundary {
-    MS_BOUNDARY_FORWARD_BEGINS = 0, /* of a unit */
-    MS_BOUNDARY_FORWARD_ENDS = 1,
+    MS_BOUNDARY_FORWARD_BEGINS = 0,  /* of a unit */
+    MS_BOUNDARY_FORWARD_ENDS = 1,    /* its caller may still hold the inputs: predicted, but not compared */
     MS_BOUNDARY_BACKWARD_BEGINS = 2, /* with its recomputation, if there is one */
     MS_BOUNDARY_PEAK = 3,            /* the most of the whole forward and backward; unit -1 */
     MS_N_BOUNDARIES = 4
@@ -1083,7 +1083,7 @@ typedef struct ms_reading {
 
 typedef struct ms_comparison {
     uint64_t struct_bytes;
-    int64_t n_compared;       /* readings */
+    int64_t n_compared;       /* readings that could be, without ends of a forward */
     int64_t worst;            /* the reading that differs most, -1: none was compared. If in any more than the margin
                                  is measured beyond what was predicted, the one that exceeds it most */
     int64_t difference_bytes; /* there: measured less predicted */

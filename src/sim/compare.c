@@ -3,6 +3,9 @@
  * A reading belongs to the segments of its unit by its order: the second time that a unit's forward begins is where its
  * second segment of forward does. If a unit has another number of segments than of readings, nothing is known of it,
  * and its readings are left out: it was called several times in a row, or others ran between its nodes in backward.
+ *
+ * The end of a forward is timed and not judged: whoever called the unit still holds its inputs, which a trace counts to
+ * the unit until they are gone. What the unit keeps is there when the next one begins.
  */
 #include "../common/math.h"
 #include "../common/structs.h"
@@ -63,12 +66,16 @@ static void predict_peak(const ms_simulation *sim, ms_reading *reading) {
     reading->is_compared = 1;
 }
 
+static bool is_judged(const ms_reading *reading) {
+    return reading->is_compared && reading->boundary != MS_BOUNDARY_FORWARD_ENDS;
+}
+
 static int64_t difference(const ms_reading *reading) { return reading->measured_bytes - reading->predicted_bytes; }
 
 /* The readings with the highest and the lowest difference, -1: there are none. */
 static void find_extremes(const ms_reading *readings, int64_t n, int64_t *out_most, int64_t *out_least) {
     for (int64_t i = 0; i < n; i++) {
-        if (!readings[i].is_compared) continue;
+        if (!is_judged(&readings[i])) continue;
         if (*out_most < 0 || difference(&readings[i]) > difference(&readings[*out_most])) *out_most = i;
         if (*out_least < 0 || difference(&readings[i]) < difference(&readings[*out_least])) *out_least = i;
     }
@@ -78,7 +85,7 @@ static void find_extremes(const ms_reading *readings, int64_t n, int64_t *out_mo
 static ms_comparison judge(const ms_reading *readings, int64_t n, int64_t margin_bytes) {
     int64_t most = -1, least = -1;
     ms_comparison found = {.struct_bytes = sizeof found, .worst = -1, .first = -1};
-    for (int64_t i = 0; i < n; i++) found.n_compared += readings[i].is_compared;
+    for (int64_t i = 0; i < n; i++) found.n_compared += is_judged(&readings[i]);
     find_extremes(readings, n, &most, &least);
     if (most < 0) return found;
     int64_t more = difference(&readings[most]), less = -difference(&readings[least]);
@@ -86,7 +93,7 @@ static ms_comparison judge(const ms_reading *readings, int64_t n, int64_t margin
     found.difference_bytes = difference(&readings[found.worst]);
     int64_t sign = found.difference_bytes < 0 ? -1 : 1;
     for (int64_t i = n - 1; i >= 0; i--)
-        if (readings[i].is_compared && sign * difference(&readings[i]) > margin_bytes) found.first = i;
+        if (is_judged(&readings[i]) && sign * difference(&readings[i]) > margin_bytes) found.first = i;
     return found;
 }
 
