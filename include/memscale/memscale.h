@@ -26,8 +26,8 @@
  *              the library does not know yet must be 0 on input (else MS_E_VERSION) and are set to 0 on output.
  *              Elements of arrays have no struct_bytes, and neither has ms_log_sink: their layout is frozen for the
  *              major version (ms_hw_gpu, ms_unit, ms_log_sink; and in the experimental part ms_field, ms_module,
- *              ms_trace_event, ms_trace_op, ms_trace_operand, ms_frontier_point, ms_pareto_point). Fields called
- *              "reserved" are 0.
+ *              ms_trace_event, ms_trace_op, ms_trace_operand, ms_frontier_point, ms_pareto_point, ms_reading).
+ *              Fields called "reserved" are 0.
  *   Counts     Enumerators and macros that count (MS_N_REASONS, MS_N_CATEGORIES, ...) are those of this header. A newer
  *              library may return values that are not in it; their names are known to ms_<noun>_name.
  *   Numbers    Sizes are bytes, times nanoseconds, counts 64-bit, fractions parts per million. GB and MB are 1e9 and
@@ -716,6 +716,7 @@ MS_API const ms_field *ms_unit_costs_fields(int64_t *out_n);
 MS_API const ms_field *ms_simulation_summary_fields(int64_t *out_n);
 MS_API const ms_field *ms_simulation_segment_fields(int64_t *out_n);
 MS_API const ms_field *ms_prediction_fields(int64_t *out_n);
+MS_API const ms_field *ms_comparison_fields(int64_t *out_n);
 MS_API const ms_field *ms_plan_summary_fields(int64_t *out_n);
 MS_API const ms_field *ms_plan_entry_fields(int64_t *out_n);
 
@@ -1063,6 +1064,42 @@ MS_NODISCARD MS_API ms_status ms_simulation_get_segment(const ms_simulation *sim
  * Errors: MS_E_INVALID. */
 MS_NODISCARD MS_API ms_status ms_simulation_get_schedule(const ms_simulation *sim, int64_t unit,
                                                          int64_t *out_leaves_after, int64_t *out_fetched_before);
+
+/* ---- Measured steps -------------------------------------------------------------------------------------------- */
+
+enum ms_boundary {
+    MS_BOUNDARY_FORWARD_BEGINS = 0,  /* of a unit */
+    MS_BOUNDARY_FORWARD_ENDS = 1,    /* its caller may still hold the inputs: predicted, but not compared */
+    MS_BOUNDARY_BACKWARD_BEGINS = 2, /* with its recomputation, if there is one */
+    MS_BOUNDARY_PEAK = 3,            /* the most of the whole forward and backward; unit -1 */
+    MS_N_BOUNDARIES = 4
+};
+
+/* What was allocated at a boundary of a steady step that ran, beyond what was allocated when its forward began. */
+typedef struct ms_reading {
+    int32_t unit;
+    int32_t boundary; /* enum ms_boundary */
+    int64_t measured_bytes;
+    int64_t predicted_bytes; /* the rest is set: the same in the simulation */
+    int64_t predicted_ns;    /* from the begin of forward to here; 0 for the peak */
+    int64_t is_compared;     /* 0: the simulation has this boundary more or less often than the step, so nothing is
+                                known of it */
+} ms_reading;
+
+typedef struct ms_comparison {
+    uint64_t struct_bytes;
+    int64_t n_compared;       /* readings that could be, without ends of a forward */
+    int64_t worst;            /* the reading that differs most, -1: none was compared. If in any more than the margin
+                                 is measured beyond what was predicted, the one that exceeds it most */
+    int64_t difference_bytes; /* there: measured less predicted */
+    int64_t first;            /* the first reading that differs by more than the margin, in the direction of the worst;
+                                 -1: none does */
+} ms_comparison;
+
+/* Compare a step that ran with its simulation. `readings` (borrowed, also written) are in the order of the step.
+ * `out->struct_bytes` must be set. Any thread. Errors: MS_E_INVALID. */
+MS_NODISCARD MS_API ms_status ms_simulation_compare(const ms_simulation *sim, ms_reading *readings, int64_t n_readings,
+                                                    int64_t margin_bytes, ms_comparison *out);
 
 /* ---- Predictions ------------------------------------------------------------------------------------------------ */
 

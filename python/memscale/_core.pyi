@@ -36,6 +36,10 @@ KEEP_PRODUCTS: int
 SIMULATE_ALLOCATOR: int
 SIMULATE_ENGINE_THREAD: int
 SIMULATE_FUSED: int
+BOUNDARY_FORWARD_BEGINS: int
+BOUNDARY_FORWARD_ENDS: int
+BOUNDARY_BACKWARD_BEGINS: int
+BOUNDARY_PEAK: int
 SIMULATE_RESUMED: int
 SIMULATE_KEEP_GRADIENTS: int
 SIMULATE_GROWING: int
@@ -182,6 +186,16 @@ class Profile:
         limit_bytes: int = 0,
         flags: int = 0,
         model_options: int = 0,
+    ) -> dict[str, Any]: ...
+    def compare(
+        self,
+        device: Device,
+        readings: bytes,
+        *,
+        actions: bytes | None = None,
+        flags: int = 0,
+        margin_bytes: int = 0,
+        prefetch_depth: int = 0,
     ) -> dict[str, Any]: ...
     def predict(
         self,

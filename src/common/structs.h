@@ -18,6 +18,7 @@
     X(ms_name_info, identifier)                                                                                        \
     X(ms_child_answer, n_bytes)                                                                                        \
     X(ms_child_options, memory_bytes)                                                                                  \
+    X(ms_comparison, first)                                                                                            \
     X(ms_device, kind)                                                                                                 \
     X(ms_error_info, byte_offset)                                                                                      \
     X(ms_gpu_component_info, text)                                                                                     \

@@ -53,3 +53,13 @@ const ms_field *ms_prediction_fields(int64_t *out_n) {
     };
     MS__RETURN_FIELDS(fields, out_n);
 }
+
+const ms_field *ms_comparison_fields(int64_t *out_n) {
+    static const ms_field fields[] = {
+        MS__FIELD(ms_comparison, n_compared, MS_FIELD_INT64),
+        MS__FIELD(ms_comparison, worst, MS_FIELD_INT64),
+        MS__FIELD(ms_comparison, difference_bytes, MS_FIELD_INT64),
+        MS__FIELD(ms_comparison, first, MS_FIELD_INT64),
+    };
+    MS__RETURN_FIELDS(fields, out_n);
+}

@@ -109,8 +109,8 @@ def test_public_names_of_plan_and_executor():
         "groups", "actions", "describe",
     ]  # fmt: skip
     assert [n for n in vars(Executor) if not n.startswith("_")] == [
-        "attach", "reattach", "detach", "leave_modules", "see_step", "end_step", "begin_forward", "end_forward",
-        "recomputes", "run_unit", "log_use_cache",
+        "measured", "attach", "reattach", "detach", "leave_modules", "see_step", "end_step", "begin_forward",
+        "end_forward", "recomputes", "run_unit", "log_use_cache",
     ]  # fmt: skip
     attributes = vars(Executor(zoo.make("mlp"), memscale.Config()))
     assert [n for n in attributes if not n.startswith("_")] == ["model", "config", "plan", "attached", "in_context"]

@@ -48,6 +48,7 @@
     X(sim_link)                                                                                                        \
     X(model_options)                                                                                                   \
     X(changes)                                                                                                         \
+    X(compare)                                                                                                         \
     X(sim_actions)                                                                                                     \
     X(chain)                                                                                                           \
     X(search)                                                                                                          \

@@ -94,6 +94,16 @@ def _make_forward(module: nn.Module, plain: Callable[..., Any], run: Callable[..
     return forward
 
 
+class Handle:
+    """What a wrapped model has of its attachment, as an attribute. A copy of the model is a plain one."""
+
+    def __deepcopy__(self, memo: Any) -> None:
+        """There is none."""
+
+    def __reduce__(self) -> Any:
+        return type(None), ()
+
+
 class Attachment:
     """Everything that was changed on a model's modules."""
 

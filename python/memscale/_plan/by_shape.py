@@ -20,7 +20,7 @@ from .. import _core
 from .._hw import devices
 from .._trace.sample import Sizes, resized, shape_of, sizes_of
 from .._trace.twin_optimizer import Optimizers, signature_of
-from ..config import Config
+from ..config import Config, engine_settings
 from ..errors import BudgetError, MemScaleError
 from ..plans import Plan
 from ..profiles import Profile
@@ -179,6 +179,11 @@ class Planner:
     def occupied_bytes(self) -> int:
         """What is taken to be occupied by other things than the step."""
         return self._occupied_bytes
+
+    @property
+    def first_sizes(self) -> Sizes:
+        """Of the inputs that were profiled."""
+        return self._first_sizes
 
     def start_bytes(self) -> int:
         """What the step's allocator reserves before the first step: parameters, buffers and inputs."""
@@ -347,11 +352,38 @@ class Planner:
     def _fits(self, plan: Plan) -> bool:
         """Does the step that was profiled fit the budget with this plan?"""
         assert self.profile is not None
-        core, flags = self.request.core, self.request.core.simulation & ~_core.SIMULATE_GROWING
-        actions = array("i", [entry.action for entry in plan.entries]).tobytes()
-        flags |= core.simulation & _core.SIMULATE_GROWING if plan.grows else 0
-        record = self.profile.core.simulate(self.request.device, actions=actions, flags=flags)
+        record = self.profile.core.simulate(self.request.device, **self._simulated(plan))
         return int(record["needed_bytes"]) <= self.request.usable_bytes
+
+    def _simulated(self, plan: Plan) -> dict[str, Any]:
+        """What the extension takes to simulate the step with this plan."""
+        flags = self.request.core.simulation & ~(0 if plan.grows else _core.SIMULATE_GROWING)
+        return {"actions": array("i", [entry.action for entry in plan.entries]).tobytes(), "flags": flags}
+
+    def compare(self, plan: Plan, names: list[str], rows: list[tuple[int, int, int]]) -> dict[str, Any]:
+        """Compare a step that ran with this plan, and with inputs as they were profiled, with its simulation.
+
+        Args:
+            plan: that it ran with.
+            names: of its layers.
+            rows: which of them, BOUNDARY_* of the extension, and what was allocated there.
+
+        Raises:
+            MemScaleError: the profile is not that of this step.
+        """
+        numbers = {name: i for i, (name, *_) in enumerate(self.profile.core.units())} if self.profile else {}
+        if self.profile is None or set(names) != set(numbers):
+            raise MemScaleError("these are not the layers of the profile")
+        flat = [n for unit, *rest in rows for n in (numbers[names[unit]] if unit >= 0 else -1, *rest)]
+        named = self._simulated(plan)
+        named["flags"] |= _core.SIMULATE_FUSED if self.profile.fused else 0
+        return self.profile.core.compare(
+            self.request.device,
+            array("q", flat).tobytes(),
+            margin_bytes=plan.margin_bytes,
+            prefetch_depth=engine_settings(self.config)["prefetch_depth"],
+            **named,
+        )
 
     def _advised(self, error: BudgetError, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BudgetError:
         """The same error, and what would fit."""

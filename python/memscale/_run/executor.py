@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .._base.attachment import HANDLE, Attachment
+from .._base.attachment import HANDLE, Attachment, Handle
 from .._hw.memory import main_device
 from .._plan.by_shape import Planner
 from .._plan.step_profiler import why_not_static
@@ -36,6 +36,7 @@ from ..config import Config
 from ..errors import BudgetError, MemScaleError, MemScaleWarning
 from ..plans import Plan
 from ..profiles import Profile
+from .checking import Checking, Measured
 from .compilation import Compilation
 from .device_memory import DeviceMemory
 from .given import check_given
@@ -53,7 +54,7 @@ def _warn(text: str) -> None:
     warnings.warn(text, MemScaleWarning, stacklevel=2)
 
 
-class Executor:
+class Executor(Handle):
     """The handle on a wrapped model: ``memscale.executor_of(model)``.
 
     Attributes:
@@ -62,6 +63,7 @@ class Executor:
         plan: what is done to each layer; None until the step is known: from the first training forward on or, where
             the step has to be watched, from the one after it.
         attached: is it still attached?
+        measured: the step that was measured last, layer by layer, next to its prediction; None: none was yet.
     """
 
     def __init__(self, model: nn.Module, config: Config, optimizer: torch.optim.Optimizer | None = None) -> None:
@@ -82,6 +84,7 @@ class Executor:
         trained, warn = self._trained.parameters, self._messages.warn
         self._device_memory = DeviceMemory(self._device, config, self._planner, trained, warn)
         self._offloading = Offloading(self._device, config, self._messages)
+        self._checking = Checking(model, self._units, self._planner, self._messages)
         self._step = StepModule(model)
         self._analysing = False  # while a step is analysed, units run as without MemScale
         self._is_idle = False  # nothing is done in this step
@@ -95,6 +98,10 @@ class Executor:
         self._step_hook: StepHook | None = None
         self._compilation = Compilation(model, self._units, self._attachment)
         self._foreign: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()  # of other models
+
+    @property
+    def measured(self) -> Measured | None:
+        return self._checking.measured
 
     # Attaching and detaching
 
@@ -177,6 +184,7 @@ class Executor:
     def _undo(self) -> None:
         self.attached = False
         self._watching.stop()
+        self._checking.drop()
         if self._step_hook is not None:
             self._step_hook.remove()
             self._step_hook = None
@@ -237,14 +245,12 @@ class Executor:
         self._failed_for = None
         if plan is self.plan:
             return
-        is_known = self.plan is not None
+        optimizers = self._planner.optimizers if self.plan is not None else ()
         self._apply(plan)
-        if first and not self._messages.was_said(f"plan: {plan.describe()}"):
-            names = ", ".join(type(optimizer).__name__ for optimizer in self._planner.optimizers)
-            self._messages.once(f"plan{f' with {names}' if is_known and names else ''}: {plan.describe()}")
-        elif not first:
-            shape = " x ".join(str(n) for n in sizes[0]) if sizes else "no tensor"
-            self._messages.once_for_sizes(f"{shape}{', with gradients held' if held else ''}", plan.describe())
+        if first:
+            self._messages.first_plan(plan, optimizers)
+        else:
+            self._messages.other_plan(plan, sizes, held=held)
 
     def _excluded(self) -> set[str]:
         return {unit.name for unit in self._units if unit.excluded is not None}
@@ -258,6 +264,8 @@ class Executor:
 
     def see_step(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer steps; is it one that the plan was made for?"""
+        if optimizer not in self._foreign:
+            self._checking.end_step(self.plan, has_stepped=True)
         if optimizer in self._foreign or not self.attached or self._planner.knows(optimizer):
             return
         self._trained.find(self.model)  # it may be there for parameters that are new
@@ -327,6 +335,8 @@ class Executor:
         self._is_idle = self.plan is not None and self._watching.is_idle and not self.recomputes()
         if self._backward is not None and (self._watching.is_active or self.recomputes()):
             self._backward.take()
+        if not self._is_idle:
+            self._checking.begin_step(self.plan, None if self._is_given or self._is_watched else self._planned_for)
 
     def _choose_plan(self, module: nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._is_given or not may_hook() or not self._trained.look(self.model):
@@ -372,6 +382,7 @@ class Executor:
             return
         is_step = self._step.ends(module)
         if not has_output:
+            self._checking.drop()
             self._device_memory.see_error(is_step=is_step or torch.is_grad_enabled())
         if is_step:
             self._watching.end_forward(has_output=has_output, is_whole=self._step.is_whole_step)
@@ -432,12 +443,6 @@ class Executor:
     def log_use_cache(self) -> None:
         """A module was asked not to fill its key-value cache."""
         self._messages.once(USE_CACHE_IS_OFF)
-
-    def __deepcopy__(self, memo: Any) -> None:
-        """A copy of a wrapped model is a plain one."""
-
-    def __reduce__(self) -> Any:
-        return type(None), ()
 
     def __repr__(self) -> str:
         state = "attached to" if self.attached else "detached from"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import nn
 
@@ -9,7 +11,9 @@ from .._base.log import Log
 from .._hw.memory import host, main_device
 from .._plan.request import Request
 from .._show.text import size
+from .._trace.sample import Sizes
 from ..config import Config
+from ..plans import Plan
 
 USE_CACHE_IS_OFF = (
     "use_cache is off in training forwards while layers are recomputed; evaluation and generation keep it"
@@ -61,18 +65,23 @@ class Messages:
             self._said.add(text)
             self.info(text)
 
-    def once_for_sizes(self, sizes: str, text: str) -> None:
-        """Say which plan batches of these sizes have, unless that plan was named before; not more than some of them."""
+    def first_plan(self, plan: Plan, optimizers: Iterable[torch.optim.Optimizer]) -> None:
+        """The plan for the inputs that were profiled; with these optimizers, if it was another one before."""
+        if f"plan: {plan.describe()}" not in self._said:
+            names = ", ".join(type(optimizer).__name__ for optimizer in optimizers)
+            self.once(f"plan{f' with {names}' if names else ''}: {plan.describe()}")
+
+    def other_plan(self, plan: Plan, sizes: Sizes, *, held: bool) -> None:
+        """The plan for inputs of these sizes, unless it was named before; not more than some of them."""
+        text = plan.describe()
         if text in self._for_sizes or len(self._for_sizes) > _MOST_SIZES:
             return
         self._for_sizes.add(text)
         if len(self._for_sizes) > _MOST_SIZES:
             self.info("there are more plans for batches of other sizes, which are not logged")
-        else:
-            self.info(f"for batches like {sizes}: {text}")
-
-    def was_said(self, text: str) -> bool:
-        return text in self._said
+            return
+        shape = " x ".join(str(n) for n in sizes[0]) if sizes else "no tensor"
+        self.info(f"for batches like {shape}{', with gradients held' if held else ''}: {text}")
 
     def start(self, model: nn.Module, n_layers: int, request: Request, when: str) -> None:
         """Two lines: the hardware; the model and its budget, and when it is planned."""

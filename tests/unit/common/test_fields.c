@@ -34,6 +34,7 @@ TEST(tables_are_complete) {
     check_table(ms_unit_costs_fields, sizeof(ms_unit_costs));
     check_table(ms_simulation_summary_fields, sizeof(ms_simulation_summary));
     check_table(ms_simulation_segment_fields, sizeof(ms_simulation_segment));
+    check_table(ms_comparison_fields, sizeof(ms_comparison));
     check_table(ms_plan_summary_fields, sizeof(ms_plan_summary));
     check_table(ms_plan_entry_fields, sizeof(ms_plan_entry));
 }

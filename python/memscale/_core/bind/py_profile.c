@@ -331,6 +331,82 @@ static PyObject *profile_simulate(PyObject *self, PyObject *args, PyObject *keyw
     return result;
 }
 
+/* Triples of 64-bit integers (unit, boundary, measured_bytes) to readings; NULL with an exception, else PyMem_Free. */
+static ms_reading *read_readings(PyObject *bytes, int64_t *out_n) {
+    const int64_t *numbers = NULL;
+    int64_t n = 0;
+    if (read_array(bytes, 3 * sizeof *numbers, (const void **)&numbers, &n) < 0) return NULL;
+    ms_reading *readings = PyMem_Calloc((size_t)n + 1, sizeof *readings);
+    if (readings == NULL) {
+        (void)PyErr_NoMemory();
+        return NULL;
+    }
+    for (int64_t i = 0; i < n; i++, numbers += 3)
+        readings[i] =
+            (ms_reading){.unit = (int32_t)numbers[0], .boundary = (int32_t)numbers[1], .measured_bytes = numbers[2]};
+    *out_n = n;
+    return readings;
+}
+
+/* Tuples (predicted_bytes, predicted_ns), or None for a reading that was not compared. */
+static PyObject *predicted_of(const ms_reading *readings, int64_t n) {
+    PyObject *list = PyList_New(0);
+    for (int64_t i = 0; list != NULL && i < n; i++) {
+        const ms_reading *r = &readings[i];
+        PyObject *row = r->is_compared
+                            ? Py_BuildValue("(LL)", (long long)r->predicted_bytes, (long long)r->predicted_ns)
+                            : Py_BuildValue("");
+        if (row == NULL || PyList_Append(list, row) < 0) Py_CLEAR(list);
+        Py_XDECREF(row);
+    }
+    return list;
+}
+
+static ms_status simulate_and_compare(const ms_simulation_request *request, ms_reading *readings, int64_t n,
+                                      int64_t margin_bytes, ms_comparison *out) {
+    ms_simulation *sim = NULL;
+    ms_status status = ms_simulation_create(request, &sim);
+    if (status == MS_OK) status = ms_simulation_compare(sim, readings, n, margin_bytes, out);
+    ms_simulation_destroy(sim);
+    return status;
+}
+
+PyDoc_STRVAR(compare_doc,
+             "compare($self, device, readings, *, actions=None, flags=0, margin_bytes=0, "
+             "prefetch_depth=0)\n--\n\n"
+             "Compare a step that ran with its simulation. readings: bytes of 64-bit integers (unit, "
+             "BOUNDARY_*, bytes). A dict: the fields of ms_comparison, and under predicted a tuple (bytes, "
+             "ns) for each reading, or None.");
+
+static PyObject *profile_compare(PyObject *self, PyObject *args, PyObject *keywords) {
+    static const char *const names[] = {"device",       "readings",       "actions", "flags",
+                                        "margin_bytes", "prefetch_depth", NULL};
+    simulation_arguments arguments = {0};
+    ms_simulation_request request;
+    PyObject *bytes = NULL;
+    long long margin_bytes = 0, prefetch_depth = 0;
+    int64_t n = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO|$OILL:compare", (char **)names, &arguments.device, &bytes,
+                                     &arguments.actions, &arguments.flags, &margin_bytes, &prefetch_depth) ||
+        read_simulation(self, &arguments, &request) < 0)
+        return NULL;
+    request.prefetch_depth = prefetch_depth;
+    ms_reading *readings = read_readings(bytes, &n);
+    if (readings == NULL) return NULL;
+    ms_comparison comparison = {.struct_bytes = sizeof comparison};
+    ms_status status;
+    Py_BEGIN_ALLOW_THREADS
+    status = simulate_and_compare(&request, readings, n, margin_bytes, &comparison);
+    Py_END_ALLOW_THREADS
+    int64_t n_fields;
+    const ms_field *fields = ms_comparison_fields(&n_fields);
+    PyObject *dict = status == MS_OK ? core_fields_of(fields, n_fields, &comparison)
+                                     : core_raise(core_state_of_type(Py_TYPE(self)), status);
+    if (dict != NULL && set_steals(dict, "predicted", predicted_of(readings, n)) < 0) Py_CLEAR(dict);
+    PyMem_Free(readings);
+    return dict;
+}
+
 PyDoc_STRVAR(predict_doc,
              "predict($self, device, *, actions=None, flags=0, usable_bytes=0, was_run=False)\n--\n\n"
              "Will the step fit into usable_bytes (0: what the device has)? A dict: the summary of its simulation, and "
@@ -439,6 +515,7 @@ static PyMethodDef profile_methods[] = {
     {"at", profile_at, METH_VARARGS, at_doc},
     {"frontier", profile_frontier, METH_VARARGS, frontier_doc},
     {"simulate", (PyCFunction)(void (*)(void))profile_simulate, METH_VARARGS | METH_KEYWORDS, simulate_doc},
+    {"compare", (PyCFunction)(void (*)(void))profile_compare, METH_VARARGS | METH_KEYWORDS, compare_doc},
     {"predict", (PyCFunction)(void (*)(void))profile_predict, METH_VARARGS | METH_KEYWORDS, predict_doc},
     {"units", profile_units, METH_NOARGS, units_doc},
     {"costs", profile_costs, METH_VARARGS, costs_doc},
