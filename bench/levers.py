@@ -351,7 +351,8 @@ def main() -> int:
     deadline = time.monotonic() + 60 * options.minutes
     names = [name for name in CASES if not options.only or any(part in name for part in options.only)]
     with ThreadPoolExecutor(options.jobs) as pool:
-        found = [rows for rows in pool.map(lambda name: run_child("within", options, [name, options.budget]), names) if rows]
+        answers = pool.map(lambda name: run_child("within", options, [name, options.budget]), names)
+        found = [rows for rows in answers if rows]
     titles = "model budget reserved allocated error predicted plain checkpointing recompute copied actions faults"
     print(f"| {' | '.join(titles.split())} |")
     rows: list[dict[str, Any]] = []

@@ -360,19 +360,36 @@ def profile(
         MemScaleError: the step can be neither analysed nor run, or it changes its form with the shape.
         TypeError, ValueError: an argument is of the wrong type or out of range.
     """
-    settings, args, kwargs = check_arguments(model, sample_input, optimizer, config)
-    check_options(loss, evaluation=evaluation, shapes=shapes)
-    return profile_step(
+    return profile_given(
         model,
-        args,
-        kwargs,
-        () if optimizer is None else (optimizer,),
-        settings,
+        sample_input,
+        optimizer,
+        config,
         loss=loss,
         precision=precision,
         device=device,
         evaluation=evaluation,
         shapes=shapes,
+    )
+
+
+def profile_given(
+    model: nn.Module,
+    sample_input: Any,
+    optimizer: torch.optim.Optimizer | None = None,
+    config: Config | None = None,
+    *,
+    loss: Callable[[Any], torch.Tensor] | None = None,
+    evaluation: bool = False,
+    shapes: bool = False,
+    **options: Any,
+) -> Profile:
+    """What :func:`profile` does; with ``pointwise=False`` faster, where no plan is made."""
+    settings, args, kwargs = check_arguments(model, sample_input, optimizer, config)
+    check_options(loss, evaluation=evaluation, shapes=shapes)
+    optimizers = () if optimizer is None else (optimizer,)
+    return profile_step(
+        model, args, kwargs, optimizers, settings, loss=loss, evaluation=evaluation, shapes=shapes, **options
     )
 
 
@@ -409,15 +426,16 @@ def predict(
     Args:
         recompute: predict it with these layers recomputed; ``"all"``, ``"blocks"`` or names.
     """
-    step = profile(
+    step = profile_given(
         model,
         sample_input,
-        optimizer=optimizer,
-        config=config,
+        optimizer,
+        config,
         loss=loss,
         precision=precision,
         device=device,
         evaluation=evaluation,
+        pointwise=isinstance(recompute, Mapping),
     )
     return step.predict(recompute, usable_bytes=usable_by(config))
 

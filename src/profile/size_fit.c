@@ -54,7 +54,7 @@ static ms_status find_sums(ms__size_fit *fit, const ms__match *match) {
     uint8_t *failed = ms__arena_array(match->arena, match->n_numbers, sizeof *failed);
     fit->sums = ms__arena_array(&fit->arena, match->n_numbers, sizeof *fit->sums);
     if (is_tensor == NULL || failed == NULL || fit->sums == NULL) return MS_E_NO_MEMORY;
-    for (uint32_t k = 0; k < match->profiles[0]->step->n_keys; k++) is_tensor[match->numbers[k]] = 1;
+    for (uint32_t k = 0; k < match->steps[0]->n_keys; k++) is_tensor[match->numbers[k]] = 1;
     bool all_fit = true;
     for (uint32_t i = 0; i < match->n_numbers; i++) {
         const int64_t *values = match->values + (size_t)i * MS__FIT_SHAPES;

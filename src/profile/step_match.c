@@ -4,6 +4,9 @@
  * once, so two that are equal by chance at one shape are one number there and two elsewhere. Numbers are therefore
  * compared where they occur: by key, and by the place of an operation among the events. Numbers that are equal at all
  * shapes become one again.
+ *
+ * Which pointwise results a layer drops follows from sizes, so that variant may differ where all else is the same. Then
+ * it is left out.
  */
 #include "step_match.h"
 
@@ -15,7 +18,7 @@
 
 enum { COST_NUMBERS = 2 };
 
-static const ms__step *step_of(const ms__match *m, int64_t profile) { return m->profiles[profile]->step; }
+static const ms__step *step_of(const ms__match *m, int64_t profile) { return m->steps[profile]; }
 
 /* ---- Places, for messages ---- */
 
@@ -35,8 +38,8 @@ static void write_segment(const ms_profile *profile, const ms__segment *s, int v
 }
 
 /* The segment and the event's number among those of its kind there. */
-static void write_place(const ms_profile *profile, uint32_t event, char out[MS__PLACE_BYTES]) {
-    const ms__step *step = profile->step;
+static void write_place(const ms__match *m, uint32_t event, char out[MS__PLACE_BYTES]) {
+    const ms__step *step = step_of(m, 0);
     out[0] = '\0';
     for (uint32_t i = 0; i < step->n_segments; i++) {
         const ms__segment *s = &step->segments[i];
@@ -45,7 +48,7 @@ static void write_place(const ms_profile *profile, uint32_t event, char out[MS__
             uint32_t kind = step->events[event].kind;
             int ordinal = 0;
             for (uint32_t e = s->first[v]; e < event; e++) ordinal += step->events[e].kind == kind;
-            write_segment(profile, s, v, out);
+            write_segment(m->profiles[0], s, v, out);
             size_t n = strlen(out);
             (void)snprintf(out + n, MS__PLACE_BYTES - n, ", %s %d", kinds[kind], ordinal);
             return;
@@ -96,7 +99,7 @@ static ms_status check_segment(const ms__match *m, int64_t other, uint32_t index
         for (uint32_t i = 0; i < x->n[v] && i < y->n[v]; i++) {
             const char *difference = compare_events(a, b, x->first[v] + i);
             if (difference == NULL) continue;
-            write_place(m->profiles[0], x->first[v] + i, place);
+            write_place(m, x->first[v] + i, place);
             return fail_structure(m, other, place, difference);
         }
         if (x->n[v] != y->n[v]) return fail_structure(m, other, place, "the numbers of events differ");
@@ -119,7 +122,7 @@ static ms_status check_structure(const ms__match *m, int64_t other) {
         char place[MS__PLACE_BYTES];
         uint32_t key = a->events[e].index;
         if (a->events[e].kind != MS__ALLOCATE || a->keys[key].category == b->keys[key].category) continue;
-        write_place(m->profiles[0], e, place);
+        write_place(m, e, place);
         return fail_structure(m, other, place, "the categories differ");
     }
     return MS_OK;
@@ -194,7 +197,7 @@ bool ms__match_find(const ms__match *m, const uint8_t *is_marked, char out_place
             if (is_marked[number = number_of_scratch(m, m->scratches.of[n_scratches], j)])
                 what = "a size that it depends on";
         if (what != NULL) {
-            write_place(m->profiles[0], e, out_place);
+            write_place(m, e, out_place);
             *out_what = what;
             *out_number = number;
             return true;
@@ -243,8 +246,63 @@ ms_status ms__match_fill_step(const ms__match *m, ms__arena *arena, ms__step *ou
     return MS_OK;
 }
 
-ms_status ms__match_steps(ms__match *m) {
+static ms_status check_all(const ms__match *m) {
     ms_status status = MS_OK;
     for (int64_t p = 1; p < m->n_profiles && status == MS_OK; p++) status = check_structure(m, p);
+    return status;
+}
+
+/* Keys of the pointwise variant alone are the last ones. */
+static ms_status leave_out_keys(const ms__match *m, ms__step *step) {
+    uint32_t n = 0;
+    for (uint32_t e = 0; e < step->n_events; e++)
+        if (step->events[e].kind == MS__ALLOCATE && step->events[e].index >= n) n = step->events[e].index + 1;
+    ms__step_key *keys = ms__arena_array(m->arena, n, sizeof *keys);
+    if (keys == NULL) return MS_E_NO_MEMORY;
+    if (n > 0) memcpy(keys, step->keys, n * sizeof *keys);
+    step->keys = keys;
+    step->n_keys = n;
+    return ms__step_finish(m->arena, step);
+}
+
+/* The step as it is without its pointwise variant. */
+static ms_status leave_out_pointwise(ms__match *m, int64_t profile) {
+    const ms__step *from = step_of(m, profile);
+    ms__step *out = ms__arena_array(m->arena, 1, sizeof *out);
+    if (out == NULL) return MS_E_NO_MEMORY;
+    *out = *from;
+    out->has_pointwise = false;
+    out->n_events = 0;
+    out->segments = ms__arena_array(m->arena, from->n_segments, sizeof *out->segments);
+    out->events = ms__arena_array(m->arena, from->n_events, sizeof *out->events);
+    if (out->segments == NULL || out->events == NULL) return MS_E_NO_MEMORY;
+    for (uint32_t i = 0; i < from->n_segments; i++) {
+        ms__segment *to = &out->segments[i];
+        *to = from->segments[i];
+        to->first[MS__POINTWISE] = to->n[MS__POINTWISE] = 0;
+        for (int v = 0; v < MS__POINTWISE; v++) {
+            to->first[v] = out->n_events;
+            for (uint32_t e = 0; e < to->n[v]; e++)
+                out->events[out->n_events++] = from->events[from->segments[i].first[v] + e];
+        }
+    }
+    m->steps[profile] = out;
+    return leave_out_keys(m, out);
+}
+
+ms_status ms__match_steps(ms__match *m) {
+    bool has_pointwise = false;
+    m->steps = ms__arena_array(m->arena, (size_t)m->n_profiles, sizeof *m->steps);
+    if (m->steps == NULL) return MS_E_NO_MEMORY;
+    for (int64_t p = 0; p < m->n_profiles; p++) {
+        m->steps[p] = m->profiles[p]->step;
+        has_pointwise = has_pointwise || m->steps[p]->has_pointwise;
+    }
+    ms_status status = check_all(m);
+    if (status == MS_E_MISMATCH && has_pointwise) {
+        status = MS_OK;
+        for (int64_t p = 0; p < m->n_profiles && status == MS_OK; p++) status = leave_out_pointwise(m, p);
+        if (status == MS_OK) status = check_all(m);
+    }
     return status == MS_OK ? gather(m) : status;
 }

@@ -18,6 +18,7 @@ typedef struct ms__match {
     const ms_profile *const *profiles;
     int64_t n_profiles;
     ms__arena *arena; /* for everything below */
+    const ms__step **steps; /* of the profiles; without pointwise variants, if these differ */
     ms__tuples costs, scratches;
     int64_t *values;    /* n_profiles for each number */
     uint32_t *numbers;  /* key, then costs, then scratches -> number */

@@ -11,7 +11,13 @@ from memscale._plan.request import Request
 from memscale._run.handlers import HANDLERS
 from zoo import device_with, empty_profile
 
-RECOMPUTE = {"recompute", "recompute_except_both", "recompute_except_products", "recompute_except_attention"}
+RECOMPUTE = {
+    "recompute",
+    "recompute_pointwise",
+    "recompute_except_both",
+    "recompute_except_products",
+    "recompute_except_attention",
+}
 OFFLOAD = {"offload", "offload_blocking"}
 BOTH = {"recompute_offload", "recompute_offload_blocking"}
 TILE = {"tile"}
@@ -89,10 +95,10 @@ def test_only_what_was_measured(gpu):
     kept = {action.identifier for action in ACTIONS if action.keeps}
     for mode in ("conservative", "balanced", "aggressive"):
         copies = set() if mode == "conservative" else {"offload_blocking", "recompute_offload_blocking"}
-        assert names(asked(gpu, mode, unrunnable=False)) == ({"recompute", *kept, *copies}, set())
+        assert names(asked(gpu, mode, unrunnable=False)) == ({"recompute", "recompute_pointwise", *kept, *copies}, set())
         assert names(asked(cpu, mode, unrunnable=False)) == ({"recompute", *kept}, set())
     copies = {"offload", "recompute_offload"}
-    assert names(asked(gpu, async_offload=True, unrunnable=False)) == ({"recompute", *kept, *copies}, set())
+    assert names(asked(gpu, async_offload=True, unrunnable=False)) == ({"recompute", "recompute_pointwise", *kept, *copies}, set())
     everything = asked(gpu, "aggressive").core
     assert everything.actions == sum(1 << action.number for action in ACTIONS) - 1
     assert everything.model_options == sum(option.flag for option in MODEL_OPTIONS)

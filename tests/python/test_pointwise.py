@@ -1,5 +1,6 @@
 """Layers that keep what they save but for pointwise results: equal to plain training, less is held, nothing is lost."""
 
+import array
 import gc
 import threading
 
@@ -13,8 +14,10 @@ import zoo
 from graphs import GRAPHS, alive, chain, forget, gradients, loss_of, see
 from memscale import _core
 from memscale._base import storages
+from memscale._base.vocabulary import ACTIONS
 from memscale._run import offloading, recomputation
 
+NUMBER = next(i for i, row in enumerate(ACTIONS) if row.identifier == "recompute_pointwise")
 MIXTURES = {
     "pointwise": ["recompute_pointwise"],
     "mixed": ["recompute_pointwise", "recompute", "offload", "keep", "recompute_pointwise", "recompute_except_both"],
@@ -342,3 +345,38 @@ def test_layers_refuse_what_is_no_layer():
         _core.PointwiseLayer(1, None)
     with pytest.raises(TypeError, match="unpack_pointwise"):
         _core.unpack_pointwise(None)
+
+
+# ---- Profiles at several sizes ----
+
+
+class Broadcast(nn.Module):
+    """With one sample its operand is as large as its result: nothing is gained. With several, there is."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.fc = nn.Parameter(torch.randn(32, 64)), nn.Linear(64, 64)
+        self.mix = nn.Linear(16, 1)
+
+    def forward(self, x):
+        base = self.fc(self.table)
+        return x + (base + self.mix(x).mean(1, keepdim=True)).square().mean()
+
+
+def test_sizes_at_which_other_results_are_dropped():
+    model = chain(Broadcast, 2)
+    samples = [memscale.profile(model, zoo.floats(n, 8, 16), loss=lambda y: y.sum()) for n in (1, 4, 2)]
+    assert ['"pointwise"' in profile.to_json() for profile in samples] == [False, True, True]
+    fitted = _core.profile_fit([profile.core for profile in samples]).at(4, 0)
+    assert '"pointwise"' not in fitted.to_json()
+    assert fitted.simulate(samples[1].device) == samples[1].core.simulate(samples[1].device)
+
+
+def test_profiles_in_files_keep_the_variant():
+    model = chain(Gelu, 3)
+    profile = memscale.profile(model, zoo.floats(64, 16), loss=lambda y: y.sum())
+    actions = dict.fromkeys((unit.name for unit in profile.units), "recompute_pointwise")
+    numbers = array.array("i", [NUMBER] * len(profile.units)).tobytes()
+    again = _core.profile_from_json(profile.core.to_json())
+    assert again.simulate(profile.device, actions=numbers) == profile.core.simulate(profile.device, actions=numbers)
+    assert profile.simulate(actions).peak_bytes < profile.simulate().peak_bytes

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import itertools
 import random
+import types
 
 import pytest
 import torch
@@ -183,7 +184,8 @@ def test_not_all_plans_are_logged(caplog):
     with caplog.at_level("INFO", "memscale"):
         for _ in range(2):
             for i in range(100):
-                messages.once_for_sizes(f"4 x {i}", f"plan {i}")
+                plan = types.SimpleNamespace(describe=lambda i=i: f"plan {i}")
+                messages.other_plan(plan, ((4, i),), held=False)
     messages.close()
     assert len(caplog.records) == 33
     assert "not logged" in caplog.records[-1].message

@@ -123,8 +123,8 @@ KEPT_FUNCTIONS: dict[Any, int] = {
 _POINTWISE = (
     "add __add__ __radd__ sub __sub__ rsub __rsub__ subtract mul __mul__ __rmul__ multiply div __truediv__ divide "
     "true_divide neg negative __neg__ abs square maximum minimum where masked_fill clamp clamp_min clamp_max lerp "
-    "relu relu6 leaky_relu elu selu celu silu mish gelu hardtanh hardswish hardsigmoid softsign logsigmoid sigmoid tanh "
-    "to type type_as float half bfloat16 double"
+    "relu relu6 leaky_relu elu selu celu silu mish gelu hardtanh hardswish hardsigmoid softsign logsigmoid sigmoid "
+    "tanh to type type_as float half bfloat16 double"
 )
 
 

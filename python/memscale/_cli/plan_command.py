@@ -98,7 +98,7 @@ def _plan(options: PlanOptions, config: Config, device: Device, subject: Subject
         batch = change.batch
         progress(f"tracing {options.model}{change_text(change)}")
         step = first if batch is None else subject.step(batch)
-        return trace(options, step, change.precision or precision, change.optimizer)
+        return trace(options, step, change.precision or precision, change.optimizer, plans=True)
 
     batch = (subject.batch or 0) if subject.resizable else 0
     steps = Steps(traced, batch, can_be_half=is_whole(first.model, precision))

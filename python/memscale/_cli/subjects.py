@@ -29,7 +29,7 @@ from .._show.text import quantity, size
 from .._trace.child import ForeignError
 from .._trace.twin_optimizer import make_optimizer
 from ..errors import MemScaleError
-from ..profiles import Profile, profile
+from ..profiles import Profile, profile_given
 from . import model_registry
 from .model_registry import one_line
 from .options import StepOptions
@@ -294,8 +294,11 @@ def find_subject(options: StepOptions, progress: Report) -> NamedModel | BuiltMo
     return find(options.model, options.batch, options.seq)
 
 
-def trace(options: StepOptions, step: Step, precision: str, optimizer: str | None = None) -> Profile:
-    """A step, traced; with the optimizer of this name, else the one asked for, the step's own, or the default.
+def trace(
+    options: StepOptions, step: Step, precision: str, optimizer: str | None = None, *, plans: bool = False
+) -> Profile:
+    """A step, traced; with the optimizer of this name, else the one asked for, the step's own, or the default. `plans`:
+    with all that a plan could do.
 
     Raises:
         MemScaleError: it cannot be traced; the message is one line and names the model.
@@ -307,7 +310,8 @@ def trace(options: StepOptions, step: Step, precision: str, optimizer: str | Non
         used = make_optimizer(chosen or DEFAULT_OPTIMIZER, step.model)
     try:
         with own_code():
-            return profile(step.model, step.sample, optimizer=used, precision=precision, device=options.gpu or "cuda")
+            where = options.gpu or "cuda"
+            return profile_given(step.model, step.sample, used, precision=precision, device=where, pointwise=plans)
     except MemScaleError as error:
         cause = error.__cause__
         is_text = isinstance(cause, (MemScaleError, ForeignError))

@@ -10,14 +10,16 @@ from torch import nn
 
 from .. import _core
 from .._base.step_kinds import DEFAULT_OPTIMIZER, name_of
+from .._base.vocabulary import ACTIONS
 from .._hw import devices
 from .._trace.model_modules import is_compiled
 from .._trace.profiling import Runs, trace_samples
 from .._trace.sample import Input, at_sizes
 from .._trace.twin_optimizer import Optimizers, make_optimizer
 from ..config import Config
-from ..errors import MemScaleError
+from ..errors import BudgetError, MemScaleError
 from ..profiles import Profile, profile_step
+from .request import Request
 from .steps import AS_IT_IS, StepChange, is_whole
 
 
@@ -59,6 +61,7 @@ class StepProfiler:
         self.seconds = 0.0
         self.n_analyses = 0
         self.analysed_ns = 0
+        self._uses_pointwise = False
 
     def profile(
         self,
@@ -81,9 +84,19 @@ class StepProfiler:
             precision=change.precision,
             called=self.called,
             runs=runs,
+            pointwise=self._needs_pointwise,
         )
         self.seconds = time.monotonic() - start
         return profile
+
+    def _needs_pointwise(self, core: _core.Profile) -> bool:
+        """Would a plan without it change anything? Else the analysis ends earlier."""
+        try:
+            plan = Request(self._config, devices.find(None, self._model)).create(core)
+            self._uses_pointwise = any(ACTIONS[entry.action].identifier != "keep" for entry in plan.entries)
+        except BudgetError:
+            self._uses_pointwise = True
+        return self._uses_pointwise
 
     @property
     def optimizers(self) -> Optimizers:
@@ -116,7 +129,9 @@ class StepProfiler:
         try:
             samples = [at_sizes(*self.input, sizes) for sizes in lists]
             place = devices.find(None, self._model)
-            profiles = trace_samples(self._model, samples, self.optimizers, place, called=self.called)
+            profiles = trace_samples(
+                self._model, samples, self.optimizers, place, called=self.called, pointwise=self._uses_pointwise
+            )
         except (MemScaleError, ValueError):
             return None
         finally:

@@ -18,7 +18,6 @@ from torch import nn
 
 from .. import _core
 
-
 POINTWISE: dict[str, Any] = {"least_bytes": _core.OFFLOAD_LEAST_BYTES}  # smaller results are kept
 
 

@@ -76,9 +76,13 @@ def trace_step(
     shapes: bool = False,
     called: nn.Module | None = None,
     runs: Runs = Runs.ANYWHERE,
+    pointwise: Callable[[_core.Profile], bool] | bool = True,
 ) -> TracedStep:
     """Trace a step without running it, in a throw-away process; else run it for real, as far as the settings allow: on
     a CPU in such a process too, on a GPU in this one, where everything is put back afterwards.
+
+    Args:
+        pointwise: also with results of pointwise functions recomputed? Or a function that tells when all else is known.
 
     Raises:
         NotAnalysedError: it cannot be analysed statically, and may not run.
@@ -95,7 +99,7 @@ def trace_step(
     steps: list[_Traces] = []
     if not why:
         try:
-            steps = [work.run_in_children("static", sample) for sample in samples]
+            steps = [work.run_in_children("static", sample, pointwise=pointwise is True) for sample in samples]
         except (ChildError, UnknownValueError, ForeignError) as error:
             why = str(error)
             if runs is Runs.NEVER or (runs is Runs.IN_CHILD and not tracer.is_on_cpu):
@@ -104,8 +108,16 @@ def trace_step(
     if not steps:
         steps = [_run_for_real(work, sample, here=runs is Runs.ANYWHERE) for sample in samples]
     place = gpu_of(device, model)
-    pairs = [_profiles_of(tracer, traces, shape_of(*sample), place) for sample, traces in zip(samples, steps)]
-    return TracedStep(*_fit(pairs, *shape_of(args, kwargs)), why)
+
+    def made() -> TracedStep:
+        pairs = [_profiles_of(tracer, traces, shape_of(*sample), place) for sample, traces in zip(samples, steps)]
+        return TracedStep(*_fit(pairs, *shape_of(args, kwargs)), why)
+
+    step = made()
+    if callable(pointwise) and not why and not evaluation and pointwise(step.core):
+        steps = [known._replace(pointwise=work.run_pointwise(sample)) for known, sample in zip(steps, samples)]
+        step = made()
+    return step
 
 
 def trace_samples(
@@ -115,6 +127,7 @@ def trace_samples(
     device: Device,
     *,
     called: nn.Module | None = None,
+    pointwise: bool = False,
 ) -> list[_core.Profile]:
     """Trace the step with each of these inputs without running it, as many at the same time as there are cores.
 
@@ -127,7 +140,7 @@ def trace_samples(
     tracer.know_values(samples)
     work = _Work(tracer, (loss_of, maker_of(optimizers, device.kind == "cuda")), evaluation=False)
     try:
-        steps = work.run_together(samples)
+        steps = work.run_together(samples, pointwise=pointwise)
     except (ChildError, UnknownValueError, ForeignError) as error:
         raise NotAnalysedError(str(error)) from error
     place = gpu_of(device, model)
@@ -186,7 +199,7 @@ class _Work(NamedTuple):
     arguments: tuple[Any, ...]  # loss, optimizer
     evaluation: bool
 
-    def run_in_children(self, how: str, sample: Input) -> _Traces:
+    def run_in_children(self, how: str, sample: Input, *, pointwise: bool = False) -> _Traces:
         """Each trace in a child of its own, so that each begins with what the model holds now."""
         trace = functools.partial(self._trace, how, sample)
         is_real = how == "empirical"
@@ -194,30 +207,40 @@ class _Work(NamedTuple):
             [(plain, _)] = run_in_children(functools.partial(trace, use_cache=True, evaluation=True), is_real=is_real)
             assert plain is not None
             return _Traces(plain)
-        works = [trace, functools.partial(trace, recompute=True), functools.partial(trace, pointwise=True)]
+        works = [trace, functools.partial(trace, recompute=True)]
         works += [functools.partial(trace, use_cache=True)] if self.tracer.caches else []
-        (plain, found), (recomputed, _), (pointwise, _), *cached = run_in_children(*works, is_real=is_real)
+        works += [functools.partial(trace, pointwise=True)] if pointwise else []
+        (plain, found), (recomputed, _), *others = run_in_children(*works, is_real=is_real)
         if found:  # units that change their inputs: the plain trace can tell
             self.tracer.not_recomputable.update(found)
             [(recomputed, _)] = run_in_children(works[1], is_real=is_real)
         assert plain is not None
-        return _Traces(plain, recomputed, pointwise, cached[0][0] if cached else None)
+        made = others.pop()[0] if pointwise else None
+        return _Traces(plain, recomputed, made, others[0][0] if others else None)
 
-    def run_together(self, samples: list[Input]) -> list[_Traces]:
+    def run_pointwise(self, sample: Input) -> _Recorded | None:
+        """The static trace with results of pointwise functions recomputed; None: it shows nothing that could be."""
+        try:
+            [(recorded, _)] = run_in_children(functools.partial(self._trace, "static", sample, pointwise=True))
+        except (ChildError, UnknownValueError, ForeignError):
+            return None
+        return recorded  # type: ignore[no-any-return]
+
+    def run_together(self, samples: list[Input], *, pointwise: bool) -> list[_Traces]:
         """Static traces of several samples, each in a child of its own."""
         n_at_once = max(int(host()["n_cores"]) // 2, 1)
         steps: list[_Traces] = []
         for first in range(0, len(samples), n_at_once):
             traces = [functools.partial(self._trace, "static", sample) for sample in samples[first : first + n_at_once]]
             recomputing = [functools.partial(trace, recompute=True) for trace in traces]
-            pointwise = [functools.partial(trace, pointwise=True) for trace in traces]
-            answers: list[_Found] = run_in_children(*traces, *recomputing, *pointwise)
-            plain, recomputed, made = (answers[i : i + len(traces)] for i in range(0, len(answers), len(traces)))
+            making = [functools.partial(trace, pointwise=True) for trace in traces] if pointwise else []
+            answers: list[_Found] = run_in_children(*traces, *recomputing, *making)
+            plain, recomputed, made = (answers[i * len(traces) :][: len(traces)] for i in range(3))
             found = {unit for _, units in plain for unit in units} - self.tracer.not_recomputable
             if found:  # units that change their inputs: the plain trace can tell
                 self.tracer.not_recomputable.update(found)
                 recomputed = run_in_children(*recomputing)
-            for (one, _), (other, _), (third, _) in zip(plain, recomputed, made):
+            for (one, _), (other, _), (third, _) in zip(plain, recomputed, made or [(None, [])] * len(traces)):
                 assert one is not None
                 steps.append(_Traces(one, other, third))
         return steps
@@ -234,8 +257,7 @@ class _Work(NamedTuple):
             if self.evaluation:
                 return _Traces(plain)
             recomputed, _ = trace(recompute=True)
-            pointwise, _ = trace(pointwise=True)
-            return _Traces(plain, recomputed, pointwise, trace(use_cache=True)[0] if self.tracer.caches else None)
+            return _Traces(plain, recomputed, None, trace(use_cache=True)[0] if self.tracer.caches else None)
 
     def _trace(
         self, how: str, sample: Input, *, recompute: bool = False, pointwise: bool = False, **options: bool
@@ -246,7 +268,9 @@ class _Work(NamedTuple):
             if executor is not None:  # in a child: the step is the model's own
                 executor.leave_modules()
         try:
-            recorded = trace(*sample, *self.arguments, recompute=recompute, pointwise=pointwise, **options)
+            if pointwise:
+                options = {**options, "pointwise": True}
+            recorded = trace(*sample, *self.arguments, recompute=recompute, **options)
         except MemScaleError:
             if not (recompute or pointwise):
                 raise

@@ -218,7 +218,6 @@ class Tracer:
         maker: OptimizerMaker | None,
         *,
         recompute: bool = False,
-        pointwise: bool = False,
         use_cache: bool = False,
         evaluation: bool = False,
     ) -> Trace:
@@ -227,7 +226,6 @@ class Tracer:
         kind = parameters[0].device.type if parameters else "cpu"
         trace = Trace()
         recorder = Recorder(trace, kind, recompute, self.not_recomputable)
-        recorder.pointwise = pointwise
         gradients = [p.grad for p in parameters]
         try:
             with self._prepared(recorder, contextlib.nullcontext, use_cache), without_hooks(parameters):

@@ -21,6 +21,7 @@
 #include <structmember.h>
 
 #define N_NOTES 16
+#define SMALL_PART 16 /* an operand that is so many times smaller than the result is small */
 #define MAX_TRUSTS 4096 /* a forward that never repeats itself drops nothing more */
 
 enum trust { TRUST_UNKNOWN, TRUST_EQUAL, TRUST_NEVER };
@@ -125,10 +126,18 @@ static int is_pointwise(const core_state *state, PyObject *function) {
     return 0;
 }
 
-static int holds(const void *holder, int64_t storage) {
-    const PointwiseTensors *self = holder;
+/* A result, while it is noted. */
+typedef struct noted {
+    const PointwiseTensors *self;
+    int64_t n_bytes;
+} noted;
+
+static int holds(const void *holder, const core_operand *operand) {
+    const noted *result = holder;
+    const PointwiseTensors *self = result->self;
+    if (operand->storage_bytes <= result->n_bytes / SMALL_PART) return 1;
     for (Py_ssize_t i = 0; i < self->n_items; i++)
-        if (self->items[i].tensor != NULL && self->items[i].storage == storage) return 1;
+        if (self->items[i].tensor != NULL && self->items[i].storage == operand->storage) return 1;
     return 0;
 }
 
@@ -155,7 +164,8 @@ static int note_result(core_state *state, PointwiseTensors *self, const core_fun
     if (n_bytes <= 0) return (int)n_bytes;
     note *n = &self->notes[self->next_note];
     forget_note(n);
-    int can = core_recipe_note(state, &n->recipe, call, holds, self);
+    const noted what = {self, n_bytes};
+    int can = core_recipe_note(state, &n->recipe, call, holds, &what);
     if (can != 1) return can < 0 ? cannot_tell() : 0;
     n->version = core_tensor_version(state, result);
     n->result = n->version == -2 ? NULL : PyWeakref_NewRef(result, NULL);

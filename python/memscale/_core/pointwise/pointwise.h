@@ -24,8 +24,8 @@ typedef struct core_recipe {
 void core_recipe_clear(core_recipe *self);
 int core_recipe_visit(const core_recipe *self, visitproc visit, void *arg);
 
-/* What holds an operand already: returns 1 if it holds this storage, 0 if not. */
-typedef int (*core_holds)(const void *holder, int64_t storage);
+/* May an operand be held at once? Returns 1 if its storage is held anyway, or small, 0 if not. */
+typedef int (*core_holds)(const void *holder, const core_operand *operand);
 
 /* Note how a function of the table is called. 1 if its result can be made again, else 0; -1 with an exception. */
 int core_recipe_note(core_state *state, core_recipe *out, const core_function *call, core_holds holds,

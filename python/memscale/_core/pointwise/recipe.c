@@ -104,11 +104,11 @@ static int note_keywords(const core_state *state, core_recipe *self, PyObject *k
     return self->kwargs == NULL ? -1 : 1;
 }
 
-/* What is held anyway may be held here as well. */
+/* What costs no memory is held at once. */
 static int hold_held(core_state *state, core_recipe *self, PyObject *args, core_holds holds, const void *holder) {
     for (Py_ssize_t i = 0; i < self->n_operands; i++) {
         core_operand *operand = &self->operands[i];
-        if (!holds(holder, operand->storage)) continue;
+        if (!holds(holder, operand)) continue;
         operand->tensor = alias_of(state, PyTuple_GetItem(args, operand->position));
         if (operand->tensor == NULL) return -1;
         Py_CLEAR(operand->weak);
