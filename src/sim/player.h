@@ -59,7 +59,9 @@ typedef struct ms__player {
     ms__offloaded *offloaded; /* by visit; NULL without changes */
     int32_t *next_moved;      /* key -> the next one that moves with it */
     ms__schedule schedule;
-    int n_steps; /* that were played: in the first nothing is kept, in the second results are compared */
+    int n_steps;        /* that were played: in the first nothing is kept, in the second results are compared */
+    int64_t most_bytes; /* where the step needs more, the rest of it is not played */
+    bool is_over;       /* it does */
     int64_t parts[MS_N_CATEGORIES];
     int64_t held_bytes;               /* what the parts add up to, rounded */
     int64_t allocated;                /* now */

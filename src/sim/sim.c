@@ -137,7 +137,11 @@ static void begin_peak(ms__player *p, int64_t segment) {
     ms__player_note_peak(p, segment);
 }
 
-/* One step. It records the peak of each segment and of the step. */
+static int64_t needed_so_far(const ms__player *p) {
+    return p->allocator == NULL ? p->peak.bytes : ms__allocator_get_stats(p->allocator).needed_bytes;
+}
+
+/* One step, or as much of it as is asked for. It records the peak of each segment and of the step. */
 static ms_status play_step(ms__player *p, ms_simulation *sim, int step) {
     ms_status status = MS_OK;
     p->now = (ms__clock){0};
@@ -155,6 +159,8 @@ static ms_status play_step(ms__player *p, ms_simulation *sim, int step) {
         ms__player_note_peak(p, i);
         set_segment(sim, p, i, before);
         if (p->peak.bytes > highest.bytes) highest = p->peak;
+        p->is_over = needed_so_far(p) > p->most_bytes;
+        if (p->is_over) break;
     }
     p->peak = highest;
     if (status == MS_OK) status = ms__player_give_addends(p);
@@ -273,7 +279,7 @@ static ms_status play_all(ms__player *p, ms_simulation *sim) {
     s->start_reserved_bytes =
         p->allocator == NULL ? s->start_bytes : ms__allocator_get_stats(p->allocator).reserved_bytes;
     int n_steps = p->changes == NULL ? N_STEPS : N_STEPS + 1; /* results are compared in the second */
-    for (int step = 0; step < n_steps && status == MS_OK; step++) {
+    for (int step = 0; step < n_steps && status == MS_OK && !p->is_over; step++) {
         clear_segments(sim, p->step);
         status = play_step(p, sim, step);
         ms__allocator_stats stats = {.peak_reserved_bytes = p->peak.bytes, .needed_bytes = p->peak.bytes};
@@ -351,8 +357,9 @@ bool ms__is_steady(const ms_simulation_segment *segment) {
     return segment->phase != MS_PHASE_SETUP && segment->phase != MS_PHASE_OPTIMIZER_FIRST;
 }
 
-ms_status ms__simulate(const ms_simulation_request *request, const ms__sim_basis *basis, ms_simulation **out) {
-    ms__player p = {.request = request, .step = request->profile->step};
+ms_status ms__simulate(const ms_simulation_request *request, const ms__sim_basis *basis, int64_t most_bytes,
+                       ms_simulation **out) {
+    ms__player p = {.request = request, .step = request->profile->step, .most_bytes = most_bytes};
     ms__arena arena = {0};
     ms_status status = MS_OK;
     ms_simulation *sim = calloc(1, sizeof *sim);
@@ -384,7 +391,7 @@ ms_status ms_simulation_create(const ms_simulation_request *theirs, ms_simulatio
     ms_status status = ms__simulation_read(theirs, &request, &device);
     if (status != MS_OK) return status;
     if (out == NULL) return ms__fail(MS_E_INVALID, "ms_simulation_create: out is NULL");
-    return ms__simulate(&request, NULL, out);
+    return ms__simulate(&request, NULL, INT64_MAX, out);
 }
 
 void ms_simulation_destroy(ms_simulation *sim) {
