@@ -989,6 +989,8 @@ typedef struct ms_simulation_request {
     uint32_t flags;         /* enum ms_simulation_flag */
     uint32_t model_options; /* enum ms_model_option; with MS_MODEL_HALF the profile is one in 16 bits */
     int64_t prefetch_depth; /* as in ms_settings */
+    int64_t spacer_bytes;   /* a block that is there while `spacer_unit` runs forward for the first time; 0: none */
+    int64_t spacer_unit;    /* ignored without a spacer */
 } ms_simulation_request;
 
 /* A request for the plain step on this device, as torch runs it: backward on a thread of its own and, on a GPU, the

@@ -153,9 +153,11 @@ static ms_status play_step(ms__player *p, ms_simulation *sim, int step) {
         if (!is_played(p, &p->step->segments[i], step)) continue;
         int64_t before = ms__player_time(p);
         begin_peak(p, i);
-        status = ms__changes_begin_segment(p, i);
+        status = ms__player_take_spacer(p, i);
+        if (status == MS_OK) status = ms__changes_begin_segment(p, i);
         if (status == MS_OK) status = play_events(p, i);
         if (status == MS_OK) status = ms__changes_end_segment(p, i);
+        if (status == MS_OK) status = ms__player_give_spacer(p, i);
         ms__player_note_peak(p, i);
         set_segment(sim, p, i, before);
         if (p->peak.bytes > highest.bytes) highest = p->peak;
@@ -194,6 +196,16 @@ static void find_variants(ms__player *p) {
     if (!p->has_variant[MS__RECOMPUTED]) p->has_variant[MS__PLAIN] = true; /* no unit runs at all */
 }
 
+/* The segment in which the unit with the spacer first runs forward, or -1. */
+static int64_t find_spacer_segment(const ms_simulation_request *request, const ms__step *step) {
+    for (uint32_t i = 0; request->spacer_bytes > 0 && i < step->n_segments; i++) {
+        const ms__segment *segment = &step->segments[i];
+        bool is_forward = segment->phase == MS_PHASE_FORWARD || segment->phase == MS_PHASE_LOSS;
+        if (is_forward && segment->unit == request->spacer_unit) return i;
+    }
+    return -1;
+}
+
 /* A parameter is as large as its gradient and, like the optimizer's state, is read and written. */
 static void count_update(ms__player *p, uint32_t key) {
     uint32_t category = p->step->keys[key].category;
@@ -209,6 +221,7 @@ static void count_update(ms__player *p, uint32_t key) {
 static ms_status open_player(ms__player *p, ms__arena *arena) {
     const ms__step *step = p->step;
     find_variants(p);
+    p->spacer_segment = find_spacer_segment(p->request, step);
     ms_status status =
         ms__arena_arrays(arena, MS__ARRAY(p->blocks, step->n_keys), MS__ARRAY(p->scratch_bytes, step->n_scratches),
                          MS__ARRAY(p->busy_ns, step->n_costs), MS__ARRAY(p->released_in, step->n_split_keys),
@@ -333,6 +346,12 @@ ms_status ms__simulation_read(const ms_simulation_request *theirs, ms_simulation
     if (request->limit_bytes < 0 || request->prefetch_depth < 0 || request->prefetch_depth > MS__MAX_PREFETCH ||
         (request->flags & ~MS__SIMULATE_ALL) != 0 || (request->model_options & ~(uint32_t)MS_MODEL_ALL) != 0)
         return ms__fail(MS_E_INVALID, "ms_simulation_create: a field of the request is out of range");
+    if (!ms__size_in_range(request->spacer_bytes))
+        return ms__fail(MS_E_INVALID, "ms_simulation_create: spacer_bytes is out of range");
+    if (request->spacer_bytes > 0 &&
+        (request->spacer_unit < 0 || request->spacer_unit >= (int64_t)request->profile->step->n_units))
+        return ms__fail(MS_E_INVALID, "ms_simulation_create: there is no layer %lld for the spacer",
+                        (long long)request->spacer_unit);
     status = check_actions(request, request->profile->step);
     if (status == MS_OK) request->flags = ms__step_flags(request->flags, ms__is_changed(request));
     return status;
