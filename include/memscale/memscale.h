@@ -620,6 +620,11 @@ typedef struct ms_plan_summary {
     int64_t aim_bytes;                /* the budget of the request, if no plan fits it and the limit was used; else 0 */
     int64_t full_speed_bytes;         /* a budget, in round figures, with which nothing is done to the step. 0: there is
                                          none within what may be used, or this plan does not take longer anyway */
+    int64_t spacer_bytes;             /* a block that the executor takes before the forward of `spacer_unit`, the first
+                                         one in each step, and gives back after it, so that torch's allocator needs less.
+                                         0: there is none */
+    int64_t spacer_unit;              /* 0 without a spacer */
+    int64_t spacer_saved_bytes;       /* how much more than needed_bytes it would need without the spacer */
 } ms_plan_summary;
 
 typedef struct ms_plan_entry {
