@@ -11,8 +11,8 @@
 
 #define LAST_UNITS 4    /* of the chain are looked at */
 #define MOST_TIMES 6    /* the result, in a spacer */
-#define LEAST_RESULT 64 /* this part of what the step needs, ... */
-#define LEAST_SAVED 128 /* and this part of it has to be saved */
+#define LEAST_RESULT 64 /* the result is at least this part of what the step needs, */
+#define LEAST_SAVED 128 /* and at least this part of that has to be saved */
 #define ROUND_BYTES 512 /* of blocks of torch's allocator */
 
 /* The steps that spacers are tried on: the first half of the units recomputed, and all. */
@@ -22,7 +22,7 @@ typedef struct references {
     const ms__decision *d;
     ms__choices_step steps[N_REFERENCES];
     ms__needs needs[N_REFERENCES]; /* without a spacer */
-    int64_t best_bytes;            /* what they need together, with the best spacer so far */
+    int64_t best_bytes;            /* a spacer is better if they need less together */
 } references;
 
 static ms_status open_references(references *r, ms__decision *d) {
@@ -40,10 +40,14 @@ static ms_status open_references(references *r, ms__decision *d) {
     return status;
 }
 
-/* What is lost to holes has to be worth the search. */
+/* What has to be saved of both together. */
+static int64_t least_saved(const references *r) { return r->needs[ALL].needed_bytes / LEAST_SAVED; }
+
+/* Is so much lost to holes? */
 static bool has_holes(const references *r) {
-    const ms__needs *all = &r->needs[ALL];
-    return all->needed_bytes - all->peak_bytes > all->needed_bytes / LEAST_SAVED;
+    int64_t lost = 0;
+    for (int i = 0; i < N_REFERENCES; i++) lost += r->needs[i].needed_bytes - r->needs[i].peak_bytes;
+    return lost > least_saved(r);
 }
 
 /* ---- Spacers to try ---- */
@@ -85,14 +89,12 @@ static ms_status need_with(const references *r, int reference, ms__spacer spacer
     return status;
 }
 
-/* The best spacer is that with which both references together need the least. It has to save enough where all is
- * recomputed. */
+/* The best spacer is that with which both references together need the least. */
 static ms_status try_spacer(references *r, ms__spacer spacer, ms__spacer *best) {
-    const ms__needs *all = &r->needs[ALL];
-    int64_t half_bytes = 0, all_bytes = 0, most = r->best_bytes - 1 - all->peak_bytes;
+    int64_t half_bytes = 0, all_bytes = 0, most = r->best_bytes - 1 - r->needs[ALL].peak_bytes;
     ms_status status = need_with(r, HALF, spacer, most, &half_bytes);
     if (status != MS_OK || half_bytes > most) return status;
-    most = ms__min(r->best_bytes - 1 - half_bytes, all->needed_bytes - all->needed_bytes / LEAST_SAVED);
+    most = r->best_bytes - 1 - half_bytes;
     status = need_with(r, ALL, spacer, most, &all_bytes);
     if (status != MS_OK || all_bytes > most) return status;
     r->best_bytes = half_bytes + all_bytes;
@@ -126,6 +128,7 @@ ms_status ms__find_spacer(ms__decision *d) {
     ms_status status = open_references(&r, d);
     if (status != MS_OK || !has_holes(&r)) return status;
     int32_t n = r.steps[ALL].model->chain.n;
+    r.best_bytes -= least_saved(&r);
     for (int32_t i = n - 1; i >= 0 && i >= n - LAST_UNITS && status == MS_OK; i--) status = try_unit(&r, i, &best);
     if (status == MS_OK) d->spacer = best;
     return status;
