@@ -622,6 +622,11 @@ typedef struct ms_plan_summary {
     int64_t aim_bytes;                /* the budget of the request, if no plan fits it and the limit was used; else 0 */
     int64_t full_speed_bytes;         /* a budget, in round figures, with which nothing is done to the step. 0: there is
                                          none within what may be used, or this plan does not take longer anyway */
+    int64_t spacer_bytes;             /* a block that the executor takes before the forward of `spacer_unit`, the first
+                                         one in each step, and gives back after it, so that torch's allocator needs less.
+                                         0: there is none */
+    int64_t spacer_unit;              /* 0 without a spacer */
+    int64_t spacer_saved_bytes;       /* how much more than needed_bytes it would need without the spacer */
 } ms_plan_summary;
 
 typedef struct ms_plan_entry {
@@ -995,6 +1000,8 @@ typedef struct ms_simulation_request {
     uint32_t flags;         /* enum ms_simulation_flag */
     uint32_t model_options; /* enum ms_model_option; with MS_MODEL_HALF the profile is one in 16 bits */
     int64_t prefetch_depth; /* as in ms_settings */
+    int64_t spacer_bytes;   /* a block that is there while `spacer_unit` runs forward for the first time; 0: none */
+    int64_t spacer_unit;    /* ignored without a spacer */
 } ms_simulation_request;
 
 /* A request for the plain step on this device, as torch runs it: backward on a thread of its own and, on a GPU, the

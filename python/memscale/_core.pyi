@@ -186,6 +186,7 @@ class Profile:
         limit_bytes: int = 0,
         flags: int = 0,
         model_options: int = 0,
+        spacer: tuple[int, int] = (0, 0),
     ) -> dict[str, Any]: ...
     def compare(
         self,
@@ -205,6 +206,7 @@ class Profile:
         flags: int = 0,
         usable_bytes: int = 0,
         was_run: bool = False,
+        spacer: tuple[int, int] = (0, 0),
     ) -> dict[str, Any]: ...
     def units(self) -> list[UnitRow]: ...
     def costs(self, unit: int, phase: int, /) -> dict[str, int]: ...

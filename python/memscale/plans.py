@@ -101,6 +101,10 @@ class Plan:
         occupied_bytes: the part of the budget that torch's allocator held for other things when the plan was made.
         grows: do segments of torch's allocator have to grow (``expandable_segments``)?
         is_cramped: does it only fit because torch's allocator returns memory in every step? That takes time.
+        spacer_bytes: of the spacer, a block that is on the device while one layer runs forward, so that torch's
+            allocator needs less; 0: there is none.
+        spacer_layer: that layer; None: there is none.
+        spacer_saved_bytes: how much more the allocator would need without it.
         fits: is what is needed within the budget?
         skipped: was the model left alone because it fits easily?
         fingerprint: a stable hash of what the plan does.
@@ -142,6 +146,9 @@ class Plan:
         self.occupied_bytes: int = summary["occupied_bytes"]
         self.grows: bool = summary["grows"]
         self.is_cramped: bool = summary["is_cramped"]
+        self.spacer_bytes: int = summary["spacer_bytes"]
+        self.spacer_layer: str | None = self.entries[summary["spacer_unit"]].name if self.spacer_bytes else None
+        self.spacer_saved_bytes: int = summary["spacer_saved_bytes"]
         self.fits: bool = self.needed_bytes <= self.budget_bytes - self.occupied_bytes
         self.fingerprint: str = f"{summary['fingerprint']:016x}"
 

@@ -32,7 +32,7 @@ static ms_status run_basis(const ms__basis *b, const int32_t *actions, ms_simula
                                      .n_actions = b->profile->n_units,
                                      .device = b->request->device,
                                      .flags = ms__step_flags(b->request->simulation, true)};
-    return ms__simulate(&request, &b->sim, out);
+    return ms__simulate(&request, &b->sim, INT64_MAX, out);
 }
 
 ms_status ms__basis_make(ms__arena *arena, const ms_plan_request *request, const ms_profile *profile, ms__basis *out) {

@@ -36,7 +36,7 @@ static ms_status find_baseline(ms__decision *d, const ms__model_choice *model) {
     uint8_t *kept = ms__arena_array(&d->arena, (size_t)model->chain.n, 1);
     if (kept == NULL) return MS_E_NO_MEMORY;
     d->baseline_ns = model->chain.base_ns;
-    return ms__choices_needs(d, model, kept, false, INT64_MAX, &d->baseline);
+    return ms__choices_needs(d, &(ms__choices_step){.model = model, .choices = kept}, INT64_MAX, &d->baseline);
 }
 
 /* How many plans the list on the fine grid has. */
@@ -178,7 +178,7 @@ static int64_t end_of_stride(const ms__plan_list *list, int64_t ticks) {
  * taken, so that a larger budget is still never slower.
  */
 
-static void choose_first(const ms__chain *chain, int32_t n_units, uint8_t *choices) {
+void ms__choose_first(const ms__chain *chain, int32_t n_units, uint8_t *choices) {
     memset(choices, 0, (size_t)chain->n);
     for (int32_t i = 0; i < n_units; i++)
         for (int32_t o = 0; o < chain->units[i].n_options; o++)
@@ -193,7 +193,7 @@ static int32_t next_first(const ms__chain *chain, int32_t n_units) {
 
 static int64_t first_ns(const ms__plan_list *list, int32_t n_units, uint8_t *choices) {
     const ms__chain *chain = &list->model->chain;
-    choose_first(chain, n_units, choices);
+    ms__choose_first(chain, n_units, choices);
     return ms__grid_step_ns(list->grid, chain, ms__chain_play(chain, list->grid, choices).ticks);
 }
 
@@ -375,10 +375,12 @@ static int64_t allowed_ns(const ms__decision *d) {
 static ms_status cramp(ms__decision *d) {
     const ms__model_choice *model = ms__decision_model(d, 0);
     const ms__grid *grid = &model->chain.grids[MS__GRID_FINE];
+    const ms__choices_step step = {.model = model, .choices = d->best.choices, .grows = true};
     int64_t least = 0;
-    ms_status status = ms__choices_least_need(d, model, d->best.choices, &least);
+    ms_status status = ms__choices_least_need(d, &step, &least);
     if (status != MS_OK || least >= d->best.needed_bytes) return status;
     d->best.needed_bytes = least;
+    d->best.spacer = (ms__spacer){0};
     d->best.step_ns = ms__max(d->best.step_ns, ms__grid_step_ns(grid, &model->chain, grid->max_ticks));
     d->best.grows = d->best.is_cramped = true;
     return MS_OK;
@@ -422,6 +424,7 @@ static ms_status choose_without(ms__decision *d, uint32_t actions, const goal *a
     ms__decision other = {.request = &request};
     ms_status status = ms__decision_open(&other);
     other.usable_bytes = d->usable_bytes;
+    other.spacer = d->spacer;
     if (status == MS_OK) status = choose_alone(&other, aim);
     if (status == MS_OK) status = take_better(d, &other, aim == NULL ? 0 : aim->resolution);
     ms__decision_close(&other);
@@ -453,8 +456,9 @@ ms_status ms__decide_smallest(ms__decision *d) {
 }
 
 static ms_status choose(ms__decision *d) {
-    ms_status status = MS_OK;
-    bool may_be_slower = true;
+    bool may_be_slower = true, fits = d->baseline.needed_bytes <= d->usable_bytes;
+    ms_status status = fits && d->request->flags & MS_PLAN_FASTEST ? MS_OK : ms__find_spacer(d);
+    if (status != MS_OK) return status;
     if (!(d->request->flags & MS_PLAN_FASTEST)) {
         const goal leanest = {allowed_ns(d), d->usable_bytes, d->baseline.peak_bytes / RESOLUTION_PARTS + 1};
         status = choose_best(d, &leanest);
@@ -487,7 +491,7 @@ static ms_status recompute_all(ms__decision *d) {
     ms__plan_list list = first_list(ms__decision_model(d, 0));
     uint8_t *choices = ms__arena_array(&d->arena, (size_t)list.model->chain.n, 1);
     if (choices == NULL) return MS_E_NO_MEMORY;
-    choose_first(&list.model->chain, list.model->chain.n, choices);
+    ms__choose_first(&list.model->chain, list.model->chain.n, choices);
     ms_status status = ms__appraise(d, &list, choices, INT64_MAX, &d->best);
     d->best.choices = choices;
     return status;
@@ -528,6 +532,19 @@ static int64_t host_limit_of(const ms__decision *d) {
     return ms__min(d->request->host_limit_bytes, most);
 }
 
+static ms_status describe_spacer(const ms__decision *d, ms_plan_summary *s) {
+    ms__choices_step without = ms__best_step(d);
+    ms__needs needs;
+    if (d->best.spacer.n_bytes == 0) return MS_OK;
+    without.spacer = (ms__spacer){0};
+    ms_status status = ms__choices_needs(d, &without, INT64_MAX, &needs);
+    if (status != MS_OK) return status;
+    s->spacer_unit = d->best.spacer.unit;
+    s->spacer_bytes = d->best.spacer.n_bytes;
+    s->spacer_saved_bytes = needs.needed_bytes - d->best.needed_bytes;
+    return MS_OK;
+}
+
 /* Fill in the plan's summary. */
 static ms_status describe_best(const ms__decision *d, ms_plan *plan) {
     const ms__model_choice *model = ms__decision_model(d, d->best.model_options);
@@ -547,8 +564,10 @@ static ms_status describe_best(const ms__decision *d, ms_plan *plan) {
     s->margin_bytes = d->margin_bytes;
     s->aim_bytes = d->budget_bytes > d->request->budget_bytes ? d->request->budget_bytes : 0;
     s->full_speed_bytes = ms__full_speed_budget(d);
+    ms__choices_step step = ms__best_step(d);
     ms__needs needs;
-    ms_status status = ms__choices_needs(d, model, d->best.choices, d->best.grows, INT64_MAX, &needs);
+    ms_status status = describe_spacer(d, s);
+    if (status == MS_OK) status = ms__choices_needs(d, &step, INT64_MAX, &needs);
     if (status == MS_OK) status = schedule_units(d, model->basis, plan);
     if (status != MS_OK) return status;
     const ms_simulation_summary *played = &needs.played;

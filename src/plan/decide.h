@@ -11,12 +11,19 @@
 
 #define MS__N_MODEL_CHOICES (MS_MODEL_ALL + 1)
 
+/* A block that is there while a unit runs forward. What the unit allocates then lies above it, and what comes after
+ * finds its room: one large hole in place of two that are too small. */
+typedef struct ms__spacer {
+    int64_t unit, n_bytes; /* 0 bytes: there is none */
+} ms__spacer;
+
 /* A plan that is possible. */
 typedef struct ms__candidate {
     uint32_t model_options;
     int64_t needed_bytes; /* memory that must be there for it */
     int64_t peak_bytes;   /* what is allocated at most, if it is known */
     int64_t step_ns, host_bytes;
+    ms__spacer spacer;
     bool grows;           /* segments of torch's allocator do */
     bool is_cramped;      /* torch's allocator has to return memory in every step */
     const ms__grid *grid; /* on which its time was counted */
@@ -50,7 +57,8 @@ typedef struct ms__decision {
     int64_t usable_bytes;               /* the budget less the margin and what is occupied */
     ms__needs baseline;                 /* of the plain step */
     int64_t baseline_ns;
-    bool is_exact; /* the simulation of every plan is: only traced actions are allowed */
+    bool is_exact;     /* the simulation of every plan is: only traced actions are allowed */
+    ms__spacer spacer; /* that plans have where they need less with it */
     ms__candidate best;
 } ms__decision;
 
@@ -96,11 +104,23 @@ ms__candidate ms__alone(const ms__decision *decision, const ms__plan_list *list)
 ms_status ms__appraise(const ms__decision *decision, const ms__plan_list *list, const uint8_t *choices,
                        int64_t most_bytes, ms__candidate *out);
 
-/* What a step with these choices needs, and what it just runs with if segments grow (needs.h). Errors: as there. */
-ms_status ms__choices_needs(const ms__decision *decision, const ms__model_choice *model, const uint8_t *choices,
-                            bool grows, int64_t most_bytes, ms__needs *out);
-ms_status ms__choices_least_need(const ms__decision *decision, const ms__model_choice *model, const uint8_t *choices,
-                                 int64_t *out);
+/* A step with these choices. */
+typedef struct ms__choices_step {
+    const ms__model_choice *model;
+    const uint8_t *choices; /* by position of the chain */
+    ms__spacer spacer;
+    bool grows; /* segments of torch's allocator do */
+} ms__choices_step;
+
+ms__choices_step ms__best_step(const ms__decision *decision);
+
+/* What a step needs, and what it just runs with (needs.h). Errors: as there. */
+ms_status ms__choices_needs(const ms__decision *decision, const ms__choices_step *step, int64_t most_bytes,
+                            ms__needs *out);
+ms_status ms__choices_least_need(const ms__decision *decision, const ms__choices_step *step, int64_t *out);
+
+/* Recompute the first `n_units` of the chain that may be. */
+void ms__choose_first(const ms__chain *chain, int32_t n_units, uint8_t *choices);
 
 /* How a step of this request is simulated if segments of torch's allocator grow, or stay as they are. */
 uint32_t ms__simulation_flags(const ms_plan_request *request, bool grows);
@@ -113,6 +133,12 @@ bool ms__models_allocator(const ms_plan_request *request);
 
 /* The highest peak of a simulation: of the first step, or of a later one. */
 int64_t ms__simulated_peak(const ms_simulation_summary *summary);
+
+/* ---- The spacer (spacer.c) ---- */
+
+/* Set the spacer of the decision, which must be open. It follows from the step and the device alone, whatever the
+ * budget. Errors: as ms_simulation_create. */
+ms_status ms__find_spacer(ms__decision *decision);
 
 /* ---- Why (explain.c) ---- */
 

@@ -150,9 +150,9 @@ static void put_refusal(text *t, const ms__decision *d, const ms__needs *needs) 
 }
 
 ms_status ms__refuse(const ms__decision *d) {
-    const ms__model_choice *model = ms__decision_model(d, d->best.model_options);
+    const ms__choices_step step = ms__best_step(d);
     ms__needs needs;
-    ms_status status = ms__choices_needs(d, model, d->best.choices, d->best.grows, INT64_MAX, &needs);
+    ms_status status = ms__choices_needs(d, &step, INT64_MAX, &needs);
     if (status != MS_OK) return status;
     text t = {0};
     put_refusal(&t, d, &needs);
@@ -235,6 +235,15 @@ static void put_model_options(text *t, uint32_t options) {
     }
 }
 
+static void put_spacer(text *t, const ms_plan *plan) {
+    const ms_plan_summary *s = &plan->summary;
+    if (s->spacer_bytes == 0) return;
+    const char *unit = plan->entries[s->spacer_unit].name;
+    put_format(t, "While %.*s runs forward, a spacer of %s is allocated, so that torch's allocator needs %s less. ",
+               ms__name_cut(unit, MAX_NAME), unit, show_size(s->spacer_bytes).text,
+               show_size(s->spacer_saved_bytes).text);
+}
+
 static void put_time(text *t, const ms_plan_summary *s) {
     int64_t tenths = ms__abs(s->slowdown_ppm) / 1000;
     const char *sign = s->slowdown_ppm < 0 ? "-" : "+";
@@ -292,6 +301,7 @@ ms_status ms_plan_explain(const ms_plan *plan, char **out_text) {
     put_peak_place(&t, plan);
     put_actions(&t, plan);
     put_model_options(&t, plan->summary.model_options);
+    put_spacer(&t, plan);
     put_time(&t, &plan->summary);
     if (plan->n_entries > 0) put_table(&t, plan);
     char *result = finish_text(&t);

@@ -132,6 +132,7 @@ static ms_status add_smallest(collection *c) {
 static ms_status collect(collection *c, int64_t capacity) {
     ms__decision *d = &c->decision;
     ms_status status = ms__decision_open(d);
+    if (status == MS_OK) status = ms__find_spacer(d);
     c->n_limits = capacity - 1;
     size_t most = (size_t)d->n_models * (size_t)(capacity + 1) * MS__N_GRIDS + 1;
     if (status == MS_OK) status = ms__arena_arrays(&d->arena, MS__ARRAY(c->points, most + 1));

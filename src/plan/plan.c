@@ -128,6 +128,10 @@ static uint64_t fingerprint(const ms_plan *plan) {
     hash = ms__hash_fold(hash, (uint64_t)s->host_limit_bytes);
     hash = ms__hash_fold(hash, (uint64_t)s->occupied_bytes);
     hash = ms__hash_fold(hash, (uint64_t)s->grows);
+    if (s->spacer_bytes > 0) {
+        hash = ms__hash_fold(hash, (uint64_t)s->spacer_bytes);
+        hash = ms__hash_fold(hash, (uint64_t)s->spacer_unit);
+    }
     for (int64_t i = 0; i < plan->n_entries; i++) {
         const ms_plan_entry *entry = &plan->entries[i];
         hash = ms_hash64(entry->name, strlen(entry->name), hash);

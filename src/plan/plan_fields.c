@@ -30,6 +30,9 @@ const ms_field *ms_plan_summary_fields(int64_t *out_n) {
         MS__FIELD(ms_plan_summary, is_cramped, MS_FIELD_BOOL),
         MS__FIELD(ms_plan_summary, aim_bytes, MS_FIELD_INT64),
         MS__FIELD(ms_plan_summary, full_speed_bytes, MS_FIELD_INT64),
+        MS__FIELD(ms_plan_summary, spacer_bytes, MS_FIELD_INT64),
+        MS__FIELD(ms_plan_summary, spacer_unit, MS_FIELD_INT64),
+        MS__FIELD(ms_plan_summary, spacer_saved_bytes, MS_FIELD_INT64),
     };
     MS__RETURN_FIELDS(fields, out_n);
 }

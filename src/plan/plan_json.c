@@ -93,7 +93,10 @@ static const field plan_fields[] = {SIZE(ms_plan_summary, baseline_peak_bytes),
                                     SIZE(ms_plan_summary, needed_bytes),
                                     SIZE(ms_plan_summary, occupied_bytes),
                                     {"grows", offsetof(ms_plan_summary, grows), NUMBER, 0, 1, NULL},
-                                    {"is_cramped", offsetof(ms_plan_summary, is_cramped), NUMBER, 0, 1, NULL}};
+                                    {"is_cramped", offsetof(ms_plan_summary, is_cramped), NUMBER, 0, 1, NULL},
+                                    ADDED(ms_plan_summary, spacer_bytes),
+                                    ADDED(ms_plan_summary, spacer_unit),
+                                    ADDED(ms_plan_summary, spacer_saved_bytes)};
 
 static const field unit_fields[] = {
     WORDS(ms_plan_entry, action, WORD, &actions),
@@ -262,6 +265,8 @@ static ms_status read_plan_into(const ms__json *document, const ms__json *units,
     ms_status status = get_fields(document, plan_fields, N_PLAN_FIELDS, others, &plan->summary);
     if (status == MS_OK && plan->summary.peak_unit >= plan->n_entries)
         status = ms__fail(MS_E_PARSE, "\"peak_unit\" must be below the number of layers");
+    if (status == MS_OK && plan->summary.spacer_bytes > 0 && plan->summary.spacer_unit >= plan->n_entries)
+        status = ms__fail(MS_E_PARSE, "\"spacer_unit\" must be below the number of layers");
     for (int64_t i = 0; i < plan->n_entries && status == MS_OK; i++) status = read_plan_unit(&units->items[i], plan, i);
     return status;
 }

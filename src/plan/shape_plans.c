@@ -202,14 +202,17 @@ ms_status ms_shape_plans_create(const ms_shape_plans_options *options, ms_shape_
 /* ---- The base's plan, for other inputs ---- */
 
 static ms_simulation_request base_request(const ms_shape_plans *s, const ms_plan_request *at) {
-    uint32_t options = s->base.plan->summary.model_options;
+    const ms_plan_summary *summary = &s->base.plan->summary;
+    uint32_t options = summary->model_options;
     return (ms_simulation_request){.struct_bytes = sizeof(ms_simulation_request),
                                    .profile = options & MS_MODEL_HALF ? at->half_profile : at->profile,
                                    .actions = s->actions,
                                    .n_actions = s->base.plan->n_entries,
                                    .device = at->device,
-                                   .flags = ms__simulation_flags(at, s->base.plan->summary.grows != 0),
-                                   .model_options = options};
+                                   .flags = ms__simulation_flags(at, summary->grows != 0),
+                                   .model_options = options,
+                                   .spacer_bytes = summary->spacer_bytes,
+                                   .spacer_unit = summary->spacer_unit};
 }
 
 /* Does the step run with the base's plan within the bytes that may be reserved? */

@@ -42,14 +42,24 @@ static bool is_played(const ms_simulation_request *request) {
 
 /* ---- What it needs ---- */
 
-/* Errors: MS_E_BUDGET if it does not run within `limit_bytes`. */
-static ms_status play(const ms_simulation_request *request, const ms__sim_basis *basis, int64_t limit_bytes,
+/* What is above `most_bytes` is only known to be so. */
+static ms_status play(const ms_simulation_request *request, const ms__sim_basis *basis, int64_t most_bytes,
                       ms_simulation_summary *out) {
+    ms_simulation_request unlimited = *request;
+    ms_simulation *sim = NULL;
+    unlimited.limit_bytes = 0;
+    ms_status status = ms__simulate(&unlimited, basis, is_played(request) ? most_bytes : INT64_MAX, &sim);
+    if (status == MS_OK) *out = sim->summary;
+    ms_simulation_destroy(sim);
+    return status;
+}
+
+/* Errors: MS_E_BUDGET if it does not run within `limit_bytes`. */
+static ms_status play_within(const ms_simulation_request *request, const ms__sim_basis *basis, int64_t limit_bytes) {
     ms_simulation_request limited = *request;
     ms_simulation *sim = NULL;
     limited.limit_bytes = limit_bytes;
-    ms_status status = ms__simulate(&limited, basis, &sim);
-    if (status == MS_OK) *out = sim->summary;
+    ms_status status = ms__simulate(&limited, basis, INT64_MAX, &sim);
     ms_simulation_destroy(sim);
     return status;
 }
@@ -67,10 +77,10 @@ static ms_status play_blocks(const ms_simulation_request *request, const ms__sim
     ms_simulation_request settled = *request;
     ms_simulation_summary summary = {0};
     settled.flags |= MS__SIMULATE_SETTLED;
-    ms_status status = play(request, basis, 0, out);
+    ms_status status = play(request, basis, most_bytes, out);
     *out_needed = out->needed_bytes;
     if (status != MS_OK || !(request->flags & MS_SIMULATE_GROWING) || out->needed_bytes > most_bytes) return status;
-    status = play(&settled, basis, 0, &summary);
+    status = play(&settled, basis, most_bytes, &summary);
     *out_needed = ms__max(out->needed_bytes, summary.needed_bytes);
     return status;
 }
@@ -100,14 +110,14 @@ ms_status ms__find_needs(const ms_simulation_request *request, const ms__sim_bas
     int64_t beyond = 0, needed = 0;
     sizes.flags = step.flags = ms__step_flags(request->flags, ms__is_changed(request));
     sizes.flags &= ~(uint32_t)MS_SIMULATE_ALLOCATOR;
-    ms_status status = play(&sizes, basis, 0, &out->played);
+    ms_status status = play(&sizes, basis, most_bytes, &out->played);
     if (status != MS_OK) return status;
     out->peak_bytes = highest_peak(&out->played);
     out->needed_bytes = ms__max(out->peak_bytes, out->played.needed_bytes); /* of the step that compares, too */
     if (!ms__has_blocks(step.device, step.flags) || out->peak_bytes > most_bytes) return MS_OK;
     bool played = is_played(&step);
-    status =
-        played ? play_blocks(&step, basis, most_bytes, &out->played, &needed) : play(&step, basis, 0, &out->played);
+    status = played ? play_blocks(&step, basis, most_bytes, &out->played, &needed)
+                    : play(&step, basis, INT64_MAX, &out->played);
     out->peak_bytes = highest_peak(&out->played);
     if (status == MS_OK && !played) status = find_beyond(&step, basis, &beyond);
     out->needed_bytes = (played ? needed : out->peak_bytes + beyond) + MS__LARGE_GRANULE_BYTES;
@@ -120,10 +130,10 @@ ms_status ms__find_least_need(const ms_simulation_request *request, const ms__si
     ms_simulation_summary summary = {0};
     sizes.flags = step.flags = ms__step_flags(request->flags, ms__is_changed(request));
     sizes.flags &= ~(uint32_t)MS_SIMULATE_ALLOCATOR;
-    ms_status status = play(&sizes, basis, 0, &summary);
+    ms_status status = play(&sizes, basis, INT64_MAX, &summary);
     int64_t limit = highest_peak(&summary);
     for (int i = 0; i < MAX_LIMITS && status == MS_OK; i++) {
-        status = play(&step, basis, limit, &summary);
+        status = play_within(&step, basis, limit);
         if (status != MS_E_BUDGET) break;
         limit = ms__max(ms__error_value(), limit + 1);
         ms_error_clear();

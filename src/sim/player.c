@@ -94,6 +94,16 @@ ms_status ms__player_give(ms__player *p, uint32_t key) {
     return give(p, ms__step_key_bytes(p->step, key), p->step->keys[key].category, block);
 }
 
+ms_status ms__player_take_spacer(ms__player *p, int64_t segment) {
+    if (segment != p->spacer_segment) return MS_OK;
+    return take(p, p->request->spacer_bytes, MS_CATEGORY_TEMPORARY, segment, &p->spacer);
+}
+
+ms_status ms__player_give_spacer(ms__player *p, int64_t segment) {
+    if (segment != p->spacer_segment) return MS_OK;
+    return give(p, p->request->spacer_bytes, MS_CATEGORY_TEMPORARY, p->spacer);
+}
+
 /* cuBLAS allocates a workspace for each thread that multiplies, 32 MiB on Hopper and later, else 8.1 MiB; cuBLASLt, if
  * it adds a bias, 1 MiB. */
 ms_status ms__player_take_workspaces(ms__player *p, const ms__segment *segment, int64_t index, uint32_t flags) {

@@ -59,7 +59,11 @@ typedef struct ms__player {
     ms__offloaded *offloaded; /* by visit; NULL without changes */
     int32_t *next_moved;      /* key -> the next one that moves with it */
     ms__schedule schedule;
-    int n_steps; /* that were played: in the first nothing is kept, in the second results are compared */
+    int64_t spacer;         /* its block while it is there, or MS__NOT_THERE */
+    int64_t spacer_segment; /* at whose beginning it is taken and at whose end it is given; -1: there is none */
+    int n_steps;            /* that were played: in the first nothing is kept, in the second results are compared */
+    int64_t most_bytes;     /* where the step needs more, the rest of it is not played */
+    bool is_over;           /* it does */
     int64_t parts[MS_N_CATEGORIES];
     int64_t held_bytes;               /* what the parts add up to, rounded */
     int64_t allocated;                /* now */
@@ -81,6 +85,10 @@ ms_status ms__player_take(ms__player *p, uint32_t key, int64_t segment);
 ms_status ms__player_take_transient(ms__player *p, int64_t n_bytes, int64_t segment);
 ms_status ms__player_take_workspaces(ms__player *p, const ms__segment *segment, int64_t index, uint32_t flags);
 ms_status ms__player_give(ms__player *p, uint32_t key);
+
+/* The spacer of the request, in its segment. */
+ms_status ms__player_take_spacer(ms__player *p, int64_t segment);
+ms_status ms__player_give_spacer(ms__player *p, int64_t segment);
 
 /* New gradients that are added to those that exist: of one, of those that live until the next operation, of all. */
 ms_status ms__player_give_addend(ms__player *p, uint32_t key);

@@ -140,7 +140,11 @@ static void begin_peak(ms__player *p, int64_t segment) {
     ms__player_note_peak(p, segment);
 }
 
-/* One step. It records the peak of each segment and of the step. */
+static int64_t needed_so_far(const ms__player *p) {
+    return p->allocator == NULL ? p->peak.bytes : ms__allocator_get_stats(p->allocator).needed_bytes;
+}
+
+/* One step, or as much of it as is asked for. It records the peak of each segment and of the step. */
 static ms_status play_step(ms__player *p, ms_simulation *sim, int step) {
     ms_status status = MS_OK;
     p->now = (ms__clock){0};
@@ -152,12 +156,16 @@ static ms_status play_step(ms__player *p, ms_simulation *sim, int step) {
         if (!is_played(p, &p->step->segments[i], step)) continue;
         int64_t before = ms__player_time(p);
         begin_peak(p, i);
-        status = ms__changes_begin_segment(p, i);
+        status = ms__player_take_spacer(p, i);
+        if (status == MS_OK) status = ms__changes_begin_segment(p, i);
         if (status == MS_OK) status = play_events(p, i);
         if (status == MS_OK) status = ms__changes_end_segment(p, i);
+        if (status == MS_OK) status = ms__player_give_spacer(p, i);
         ms__player_note_peak(p, i);
         set_segment(sim, p, i, before);
         if (p->peak.bytes > highest.bytes) highest = p->peak;
+        p->is_over = needed_so_far(p) > p->most_bytes;
+        if (p->is_over) break;
     }
     p->peak = highest;
     if (status == MS_OK) status = ms__player_give_addends(p);
@@ -193,6 +201,16 @@ static void find_variants(ms__player *p) {
         p->has_variant[MS__PLAIN] = true; /* no unit runs at all */
 }
 
+/* The segment in which the unit with the spacer first runs forward, or -1. */
+static int64_t find_spacer_segment(const ms_simulation_request *request, const ms__step *step) {
+    for (uint32_t i = 0; request->spacer_bytes > 0 && i < step->n_segments; i++) {
+        const ms__segment *segment = &step->segments[i];
+        bool is_forward = segment->phase == MS_PHASE_FORWARD || segment->phase == MS_PHASE_LOSS;
+        if (is_forward && segment->unit == request->spacer_unit) return i;
+    }
+    return -1;
+}
+
 /* A parameter is as large as its gradient and, like the optimizer's state, is read and written. */
 static void count_update(ms__player *p, uint32_t key) {
     uint32_t category = p->step->keys[key].category;
@@ -208,6 +226,7 @@ static void count_update(ms__player *p, uint32_t key) {
 static ms_status open_player(ms__player *p, ms__arena *arena) {
     const ms__step *step = p->step;
     find_variants(p);
+    p->spacer_segment = find_spacer_segment(p->request, step);
     ms_status status =
         ms__arena_arrays(arena, MS__ARRAY(p->blocks, step->n_keys), MS__ARRAY(p->scratch_bytes, step->n_scratches),
                          MS__ARRAY(p->busy_ns, step->n_costs), MS__ARRAY(p->released_in, step->n_split_keys),
@@ -278,7 +297,7 @@ static ms_status play_all(ms__player *p, ms_simulation *sim) {
     s->start_reserved_bytes =
         p->allocator == NULL ? s->start_bytes : ms__allocator_get_stats(p->allocator).reserved_bytes;
     int n_steps = p->changes == NULL ? N_STEPS : N_STEPS + 1; /* results are compared in the second */
-    for (int step = 0; step < n_steps && status == MS_OK; step++) {
+    for (int step = 0; step < n_steps && status == MS_OK && !p->is_over; step++) {
         clear_segments(sim, p->step);
         status = play_step(p, sim, step);
         ms__allocator_stats stats = {.peak_reserved_bytes = p->peak.bytes, .needed_bytes = p->peak.bytes};
@@ -332,6 +351,12 @@ ms_status ms__simulation_read(const ms_simulation_request *theirs, ms_simulation
     if (request->limit_bytes < 0 || request->prefetch_depth < 0 || request->prefetch_depth > MS__MAX_PREFETCH ||
         (request->flags & ~MS__SIMULATE_ALL) != 0 || (request->model_options & ~(uint32_t)MS_MODEL_ALL) != 0)
         return ms__fail(MS_E_INVALID, "ms_simulation_create: a field of the request is out of range");
+    if (!ms__size_in_range(request->spacer_bytes))
+        return ms__fail(MS_E_INVALID, "ms_simulation_create: spacer_bytes is out of range");
+    if (request->spacer_bytes > 0 &&
+        (request->spacer_unit < 0 || request->spacer_unit >= (int64_t)request->profile->step->n_units))
+        return ms__fail(MS_E_INVALID, "ms_simulation_create: there is no layer %lld for the spacer",
+                        (long long)request->spacer_unit);
     status = check_actions(request, request->profile->step);
     if (status == MS_OK) request->flags = ms__step_flags(request->flags, ms__is_changed(request));
     return status;
@@ -356,8 +381,9 @@ bool ms__is_steady(const ms_simulation_segment *segment) {
     return segment->phase != MS_PHASE_SETUP && segment->phase != MS_PHASE_OPTIMIZER_FIRST;
 }
 
-ms_status ms__simulate(const ms_simulation_request *request, const ms__sim_basis *basis, ms_simulation **out) {
-    ms__player p = {.request = request, .step = request->profile->step};
+ms_status ms__simulate(const ms_simulation_request *request, const ms__sim_basis *basis, int64_t most_bytes,
+                       ms_simulation **out) {
+    ms__player p = {.request = request, .step = request->profile->step, .most_bytes = most_bytes};
     ms__arena arena = {0};
     ms_status status = MS_OK;
     ms_simulation *sim = calloc(1, sizeof *sim);
@@ -389,7 +415,7 @@ ms_status ms_simulation_create(const ms_simulation_request *theirs, ms_simulatio
     ms_status status = ms__simulation_read(theirs, &request, &device);
     if (status != MS_OK) return status;
     if (out == NULL) return ms__fail(MS_E_INVALID, "ms_simulation_create: out is NULL");
-    return ms__simulate(&request, NULL, out);
+    return ms__simulate(&request, NULL, INT64_MAX, out);
 }
 
 void ms_simulation_destroy(ms_simulation *sim) {

@@ -40,8 +40,11 @@ ms_status ms__simulation_read(const ms_simulation_request *theirs, ms_simulation
                               ms__device_copy *device);
 
 /* As ms_simulation_create, for a request that is known to be valid. `basis` may be NULL: then it is made if it is
- * needed. `*out` is owned, ms_simulation_destroy. Errors: as there. */
-ms_status ms__simulate(const ms_simulation_request *request, const ms__sim_basis *basis, ms_simulation **out);
+ * needed. A step that needs more than `most_bytes` is played only until that is known: of its figures only needed_bytes
+ * or, without blocks, the peak, is then certain to be above. `*out` is owned, ms_simulation_destroy. Errors: as there.
+ */
+ms_status ms__simulate(const ms_simulation_request *request, const ms__sim_basis *basis, int64_t most_bytes,
+                       ms_simulation **out);
 
 /* Does the segment take part in a steady step? Setup and the first optimizer step do not. */
 bool ms__is_steady(const ms_simulation_segment *segment);

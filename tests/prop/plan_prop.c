@@ -56,7 +56,9 @@ static void check_plan(const problem *p, const ms_plan *plan, const ms_plan_summ
                                      .n_actions = p->profile->n_units,
                                      .device = &p->device,
                                      .flags = p->request.simulation,
-                                     .model_options = s->model_options};
+                                     .model_options = s->model_options,
+                                     .spacer_bytes = s->spacer_bytes,
+                                     .spacer_unit = s->spacer_unit};
     if (!s->grows && !(p->request.flags & MS_PLAN_GROWN)) request.flags &= ~(uint32_t)MS_SIMULATE_GROWING;
     ms_simulation *sim = NULL;
     ms_simulation_summary played = {.struct_bytes = sizeof played};

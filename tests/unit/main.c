@@ -69,6 +69,7 @@
     X(fit_shapes)                                                                                                      \
     X(watched)                                                                                                         \
     X(peak_bound)                                                                                                      \
+    X(spacer)                                                                                                          \
     X(varying_sizes)                                                                                                   \
     X(size_terms)                                                                                                      \
     X(pool)                                                                                                            \

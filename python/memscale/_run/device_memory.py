@@ -80,6 +80,11 @@ class DeviceMemory:
         if self._is_gpu and self._growing is None and can_grow(self._device):
             self._growing = GrowingSegments()
 
+    @property
+    def is_growing(self) -> bool:
+        """Do segments of torch's allocator grow?"""
+        return self._growing is not None and self._growing.works
+
     # What is occupied
 
     def see_occupied(self) -> None:
@@ -124,7 +129,7 @@ class DeviceMemory:
             self._has_failed = (counts[0] > self._counts[0] and not is_finished) or self._has_failed
             has_retried = counts[1] > self._counts[1]
             self._counts = counts
-            if self._growing is not None and self._growing.works and not self._has_failed:
+            if self.is_growing and not self._has_failed:
                 self._settle(plan, has_retried, held)
         return self._has_failed and self._recover(plan)
 
@@ -173,6 +178,10 @@ class DeviceMemory:
     def forget_failure(self) -> None:
         """What has failed was no step with a plan."""
         self._has_failed, self._counts = False, self._count()
+
+    def forgive(self) -> None:
+        """What ran out of memory just now is something that the step does without."""
+        self._counts = (self._count()[0], self._counts[1])
 
     def end_step(self, *, is_ours: bool) -> None:
         """An optimizer has stepped: if it is ours, what runs out of memory until the next forward is not the step."""

@@ -45,6 +45,7 @@ from .hooks import ForwardBegins, ForwardEnds, StepHook, UseCacheOff, may_hook, 
 from .messages import USE_CACHE_IS_OFF, WHAT_TO_DO, Messages, when_planned
 from .offloading import Offloading
 from .recomputation import Unit, is_any_set
+from .spacer import Spacer
 from .torch_state import BackwardOnCallingThread, is_on_one_gpu
 from .trained import Trained
 from .watching import Watching
@@ -92,7 +93,8 @@ class Executor(Handle):
         self._is_given = False  # the plan is the user's
         self._why_watched = why_not_static(model, config)  # "": the step can be analysed without running it
         self._watching = Watching(model, self._units, [flags for *_, flags in found], self._device, config.warmup_steps)
-        self._parts = Parts(self._messages, self._watching, self._offloading, self._exclude)
+        self._spacer = Spacer(self._device, self._device_memory)
+        self._parts = Parts(self._messages, self._watching, self._offloading, self._spacer, self._exclude)
         self._planned_for: tuple[Sizes, bool] | None = None  # sizes of inputs, and whether gradients were held
         self._failed_for: tuple[Sizes, bool] | None = None  # the same of a step that ran out of memory
         self._step_hook: StepHook | None = None
@@ -204,6 +206,7 @@ class Executor(Handle):
         self.plan = plan
         self._device_memory.use(plan)
         self._offloading.use(plan)
+        self._spacer.use(plan)
         assign(self._units, plan)
 
     def _analyse(
@@ -332,6 +335,7 @@ class Executor(Handle):
         self._choose_plan(module, args, kwargs)
         self._device_memory.count_step()
         self._offloading.look()
+        self._spacer.begin_step()
         self._is_idle = self.plan is not None and self._watching.is_idle and not self.recomputes()
         if self._backward is not None and (self._watching.is_active or self.recomputes()):
             self._backward.take()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from .hooks import active_hooks
 from .messages import Messages
 from .offloading import Offloading
 from .recomputation import Unit
+from .spacer import Spacer
 from .watching import Watching
 
 
@@ -22,6 +24,7 @@ class Parts(NamedTuple):
     messages: Messages
     watching: Watching
     offloading: Offloading
+    spacer: Spacer
     exclude: Callable[[Unit, str, bool], None]  # a layer that cannot be recomputed, why, and whether that is a surprise
 
 
@@ -103,6 +106,17 @@ def _offload(parts: Parts, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, 
     return parts.offloading.run(unit, args, kwargs)
 
 
+def _run_above_spacer(
+    handler: Handler | None, parts: Parts, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """It runs as its action says, with the spacer below it."""
+    spacer = parts.spacer.take()
+    try:
+        return unit.plain(*args, **kwargs) if handler is None else handler(parts, unit, args, kwargs)
+    finally:
+        del spacer  # also where this frame lives on in an exception
+
+
 # By the identifier in the table of C; None: as without MemScale. An action without a handler can be planned, but not
 # run by this version.
 HANDLERS: dict[str, Handler | None] = {
@@ -136,6 +150,8 @@ def assign(units: Iterable[Unit], plan: Plan) -> None:
         _set(unit, row.identifier, row.keeps)
         if offloads:
             unit.handler = _BESIDE.get(unit.handler, unit.handler)
+        if unit.name == plan.spacer_layer:
+            unit.handler = functools.partial(_run_above_spacer, unit.handler)
 
 
 def assign_one(units: Iterable[Unit], identifier: str) -> None:

@@ -124,6 +124,11 @@ def facts(plan: Plan) -> list[tuple[str, str]]:
     ]
     if plan.needed_bytes != plan.predicted_peak_bytes:
         rows.append(("needed", f"{size(plan.needed_bytes)}, with what torch's allocator cannot use"))
+    if plan.spacer_layer is not None:
+        saved = size(plan.spacer_saved_bytes)
+        rows.append(
+            ("spacer", f"{size(plan.spacer_bytes)} while {plan.spacer_layer} runs forward, which saves {saved}")
+        )
     if plan.occupied_bytes:
         rows.append(("occupied", f"{size(plan.occupied_bytes)} of the budget, by other tensors or kept free"))
     if plan.aim_bytes:

@@ -75,12 +75,14 @@ TEST(segments_that_grow) {
     const uint8_t choices[] = {1, 0};
     open_decision(&o, &gpu, MS_SIMULATE_ALLOCATOR | MS_SIMULATE_GROWING);
     CHECK(ms__models_allocator(&o.request) && ms__can_grow(&o.request));
-    CHECK_STATUS(ms__choices_needs(&o.decision, o.list.model, choices, true, INT64_MAX, &growing), MS_OK);
-    CHECK_STATUS(ms__choices_needs(&o.decision, o.list.model, choices, false, INT64_MAX, &fixed), MS_OK);
+    ms__choices_step step = {.model = o.list.model, .choices = choices, .grows = true};
+    CHECK_STATUS(ms__choices_needs(&o.decision, &step, INT64_MAX, &growing), MS_OK);
+    step.grows = false;
+    CHECK_STATUS(ms__choices_needs(&o.decision, &step, INT64_MAX, &fixed), MS_OK);
     CHECK_STATUS(ms__appraise(&o.decision, &o.list, choices, INT64_MAX, &c), MS_OK);
     CHECK(c.grows && c.needed_bytes == growing.needed_bytes && c.peak_bytes == growing.peak_bytes);
     o.request.flags |= MS_PLAN_GROWN; /* then they always do */
-    CHECK_STATUS(ms__choices_needs(&o.decision, o.list.model, choices, false, INT64_MAX, &fixed), MS_OK);
+    CHECK_STATUS(ms__choices_needs(&o.decision, &step, INT64_MAX, &fixed), MS_OK);
     CHECK_EQ_INT(growing.needed_bytes, fixed.needed_bytes);
     close_decision(&o);
     open_decision(&o, &gpu, MS_SIMULATE_ALLOCATOR);

@@ -30,8 +30,9 @@ TEST(a_host_that_is_late_after_units) {
     int64_t two_ticks = 2 * list.grid->tick_ns;
     ms__needs plain, recomputed;
     ms__candidate all, some;
-    CHECK_STATUS(ms__choices_needs(&decision, model, kept, false, INT64_MAX, &plain), MS_OK);
-    CHECK_STATUS(ms__choices_needs(&decision, model, both, false, INT64_MAX, &recomputed), MS_OK);
+    const ms__choices_step steps[] = {{.model = model, .choices = kept}, {.model = model, .choices = both}};
+    CHECK_STATUS(ms__choices_needs(&decision, &steps[0], INT64_MAX, &plain), MS_OK);
+    CHECK_STATUS(ms__choices_needs(&decision, &steps[1], INT64_MAX, &recomputed), MS_OK);
     CHECK(recomputed.played.optimizer_ns > plain.played.optimizer_ns); /* the optimizer waits for the host */
     CHECK_STATUS(ms__appraise(&decision, &list, both, INT64_MAX, &all), MS_OK);
     CHECK_STATUS(ms__appraise(&decision, &list, one, INT64_MAX, &some), MS_OK);

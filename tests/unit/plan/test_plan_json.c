@@ -276,6 +276,8 @@ TEST(unknown_missing_and_duplicate_keys) {
     }
     check_refused(with("\"skipped\": 0", "\"skipped\": 0, \"aim_bytes\": -1"), MS_E_PARSE);
     check_refused(with("\"skipped\": 0", "\"skipped\": 0, \"full_speed_bytes\": true"), MS_E_PARSE);
+    check_refused(with("\"skipped\": 0", "\"skipped\": 0, \"spacer_bytes\": -1"), MS_E_PARSE);
+    check_refused(with("\"skipped\": 0", "\"skipped\": 0, \"spacer_bytes\": 1, \"spacer_unit\": 9"), MS_E_PARSE);
     check_refused(with("\"skipped\": 0", "\"skipped\": 0, \"colour\": 1"), MS_E_PARSE);
     CHECK(strstr(ms_error_message(), "colour") != NULL);
     check_refused(with("\"other_ns\": 0", "\"other_ns\": 0, \"colour\": 1"), MS_E_PARSE);
@@ -375,6 +377,8 @@ TEST(extremes_come_back) {
         {"\"skipped\": 0", "\"skipped\": 1"},
         {"\"margin_bytes\": 0", "\"margin_bytes\": 0, \"aim_bytes\": 4611686018427387904"}, /* left out if it is 0 */
         {"\"margin_bytes\": 0", "\"margin_bytes\": 0, \"aim_bytes\": 0, \"full_speed_bytes\": 1"},
+        {"\"margin_bytes\": 0",
+         "\"margin_bytes\": 0, \"spacer_bytes\": 4611686018427387904, \"spacer_unit\": 1, \"spacer_saved_bytes\": 7"},
         {"\"plain_bytes\": 20480", "\"plain_bytes\": -2305843009213693952"},
         {"\"keep\"", "\"recompute_offload_blocking\""},
         {"\"saves\"", "\"higher_peak\""}};

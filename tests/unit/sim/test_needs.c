@@ -66,6 +66,25 @@ TEST(it_is_enough_and_no_more) {
     ms_profile_destroy(profile);
 }
 
+/* The rest of such a step is not played. */
+TEST(a_step_that_needs_more_than_is_asked_for) {
+    ms_profile *profile = two_unit_profile();
+    ms_simulation_request request = request_with(profile, &gpu, NULL);
+    ms_simulation *whole = NULL, *part = NULL;
+    for (int i = 0; i < 2; i++, request.flags &= ~(uint32_t)MS_SIMULATE_ALLOCATOR) {
+        CHECK_STATUS(ms__simulate(&request, NULL, INT64_MAX, &whole), MS_OK);
+        const ms_simulation_summary *s = &whole->summary;
+        CHECK_STATUS(ms__simulate(&request, NULL, s->needed_bytes, &part), MS_OK);
+        CHECK_EQ_INT(part->summary.steady_peak_bytes, s->steady_peak_bytes);
+        ms_simulation_destroy(part);
+        CHECK_STATUS(ms__simulate(&request, NULL, 4096, &part), MS_OK);
+        CHECK(part->summary.needed_bytes > 4096 && part->summary.n_ops < s->n_ops);
+        ms_simulation_destroy(part);
+        ms_simulation_destroy(whole);
+    }
+    ms_profile_destroy(profile);
+}
+
 /* The same with a little more room where memory has to be returned again and again. */
 TEST(the_least_that_a_step_runs_with) {
     ms_profile *profile = two_unit_profile();
@@ -113,4 +132,5 @@ TEST(plans_and_predictions_agree) {
 }
 
 SUITE(needs, CASE(how_steps_run), CASE(what_counts_as_a_change), CASE(it_is_enough_and_no_more),
-      CASE(the_least_that_a_step_runs_with), CASE(plans_and_predictions_agree));
+      CASE(a_step_that_needs_more_than_is_asked_for), CASE(the_least_that_a_step_runs_with),
+      CASE(plans_and_predictions_agree));

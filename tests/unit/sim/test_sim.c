@@ -665,6 +665,53 @@ TEST(a_step_that_was_only_seen_kept) {
     ms_profile_destroy(kept);
 }
 
+/* It is there during one segment, and nowhere else. */
+TEST(a_spacer) {
+    const int64_t large = 100000;
+    ms_profile *profile = two_unit_profile();
+    ms_rates rates = rates_with(0);
+    ms_simulation_request request = request_with(profile, &rates, 0);
+    ms_simulation *without = simulation_of(&request);
+    request.spacer_unit = 1;
+    ms_simulation *none = simulation_of(&request);
+    request.spacer_bytes = large;
+    ms_simulation *with = simulation_of(&request);
+    int n_higher = 0;
+    for (int64_t i = 0; i < ms_simulation_count_segments(without); i++) {
+        ms_simulation_segment before = point_of(without, i), after = point_of(with, i);
+        bool is_its = before.unit == 1 && before.phase == MS_PHASE_FORWARD;
+        CHECK_EQ_INT(after.peak_bytes, before.peak_bytes + (is_its ? large : 0));
+        CHECK_EQ_INT(after.parts[MS_CATEGORY_TEMPORARY], before.parts[MS_CATEGORY_TEMPORARY] + (is_its ? large : 0));
+        CHECK_EQ_INT(after.end_bytes, before.end_bytes);
+        CHECK_EQ_INT(after.duration_ns, before.duration_ns);
+        n_higher += is_its;
+    }
+    CHECK_EQ_INT(n_higher, 1);
+    CHECK_EQ_INT(summary_of(none).steady_peak_bytes, summary_of(without).steady_peak_bytes);
+    CHECK(summary_of(with).steady_peak_bytes > large);
+    CHECK_EQ_INT(summary_of(with).peak_unit, 1);
+    CHECK_EQ_INT(summary_of(with).peak_phase, MS_PHASE_FORWARD);
+    ms_simulation_destroy(without);
+    ms_simulation_destroy(none);
+    ms_simulation_destroy(with);
+    ms_profile_destroy(profile);
+}
+
+TEST(spacers_that_are_refused) {
+    ms_profile *profile = two_unit_profile();
+    ms_rates rates = rates_with(0);
+    ms_simulation_request request = request_with(profile, &rates, 0);
+    ms_simulation *sim = NULL;
+    request.spacer_bytes = -1;
+    CHECK_STATUS(ms_simulation_create(&request, &sim), MS_E_INVALID);
+    request.spacer_bytes = INT64_MAX;
+    CHECK_STATUS(ms_simulation_create(&request, &sim), MS_E_INVALID);
+    request.spacer_bytes = 512;
+    for (request.spacer_unit = -1; request.spacer_unit <= 2; request.spacer_unit += 3)
+        CHECK_STATUS(ms_simulation_create(&request, &sim), MS_E_INVALID);
+    ms_profile_destroy(profile);
+}
+
 TEST(arguments_of_results) {
     ms_profile *profile = two_unit_profile();
     ms_rates rates = rates_with(0);
@@ -694,4 +741,5 @@ SUITE(sim, CASE(peaks_of_plans), CASE(no_actions_keep_everything), CASE(parts_of
       CASE(split_keys_under_mixed_plans), CASE(time_of_a_gpu), CASE(time_of_a_cpu), CASE(views_take_the_host_only),
       CASE(narrow_types_are_faster), CASE(times_of_the_phases), CASE(times_that_do_not_fit),
       CASE(the_same_request_gives_the_same_result), CASE(requests_are_initialised), CASE(requests_that_are_refused),
-      CASE(rates_that_are_refused), CASE(a_step_that_was_only_seen_kept), CASE(arguments_of_results));
+      CASE(rates_that_are_refused), CASE(a_step_that_was_only_seen_kept), CASE(a_spacer),
+      CASE(spacers_that_are_refused), CASE(arguments_of_results));

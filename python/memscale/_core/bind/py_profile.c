@@ -259,7 +259,7 @@ static PyObject *summary_of(const ms_simulation_summary *summary) {
 /* The keywords that simulate() and predict() share. */
 typedef struct simulation_arguments {
     PyObject *device, *actions;
-    long long limit_bytes;
+    long long limit_bytes, spacer_unit, spacer_bytes;
     unsigned int flags, model_options;
 } simulation_arguments;
 
@@ -269,7 +269,9 @@ static int read_simulation(PyObject *self, const simulation_arguments *arguments
                                    .device = core_device_of(core_state_of_type(Py_TYPE(self)), arguments->device),
                                    .limit_bytes = arguments->limit_bytes,
                                    .flags = arguments->flags,
-                                   .model_options = arguments->model_options};
+                                   .model_options = arguments->model_options,
+                                   .spacer_unit = arguments->spacer_unit,
+                                   .spacer_bytes = arguments->spacer_bytes};
     if (out->device == NULL) return -1;
     if (core_is_none(arguments->actions)) return 0;
     return read_array(arguments->actions, sizeof *out->actions, (const void **)&out->actions, &out->n_actions);
@@ -305,17 +307,18 @@ static PyObject *simulation_dict(core_state *state, const ms_simulation *sim, in
     return dict;
 }
 
-PyDoc_STRVAR(simulate_doc, "simulate($self, device, *, actions=None, limit_bytes=0, flags=0, model_options=0)\n--\n\n"
+PyDoc_STRVAR(simulate_doc, "simulate($self, device, *, actions=None, limit_bytes=0, flags=0, model_options=0, "
+                           "spacer=(0, 0))\n--\n\n"
                            "Simulate the step. actions: bytes of 32-bit integers, one for each unit; flags: "
-                           "SIMULATE_*. A dict.");
+                           "SIMULATE_*; spacer: a unit, and bytes. A dict.");
 
 static PyObject *profile_simulate(PyObject *self, PyObject *args, PyObject *keywords) {
-    static const char *const names[] = {"device", "actions", "limit_bytes", "flags", "model_options", NULL};
+    static const char *const names[] = {"device", "actions", "limit_bytes", "flags", "model_options", "spacer", NULL};
     simulation_arguments arguments = {0};
     ms_simulation_request request;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$OLII:simulate", (char **)names, &arguments.device,
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$OLII(LL):simulate", (char **)names, &arguments.device,
                                      &arguments.actions, &arguments.limit_bytes, &arguments.flags,
-                                     &arguments.model_options) ||
+                                     &arguments.model_options, &arguments.spacer_unit, &arguments.spacer_bytes) ||
         read_simulation(self, &arguments, &request) < 0)
         return NULL;
     ms_simulation *sim = NULL;
@@ -408,18 +411,19 @@ static PyObject *profile_compare(PyObject *self, PyObject *args, PyObject *keywo
 }
 
 PyDoc_STRVAR(predict_doc,
-             "predict($self, device, *, actions=None, flags=0, usable_bytes=0, was_run=False)\n--\n\n"
+             "predict($self, device, *, actions=None, flags=0, usable_bytes=0, was_run=False, spacer=(0, 0))\n--\n\n"
              "Will the step fit into usable_bytes (0: what the device has)? A dict: the summary of its simulation, and "
              "the fields of ms_prediction.");
 
 static PyObject *profile_predict(PyObject *self, PyObject *args, PyObject *keywords) {
-    static const char *const names[] = {"device", "actions", "flags", "usable_bytes", "was_run", NULL};
+    static const char *const names[] = {"device", "actions", "flags", "usable_bytes", "was_run", "spacer", NULL};
     simulation_arguments arguments = {0};
     ms_simulation_request request;
     long long usable_bytes = 0;
     int was_run = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$OILp:predict", (char **)names, &arguments.device,
-                                     &arguments.actions, &arguments.flags, &usable_bytes, &was_run) ||
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$OILp(LL):predict", (char **)names, &arguments.device,
+                                     &arguments.actions, &arguments.flags, &usable_bytes, &was_run,
+                                     &arguments.spacer_unit, &arguments.spacer_bytes) ||
         read_simulation(self, &arguments, &request) < 0)
         return NULL;
     ms_simulation_summary summary = {.struct_bytes = sizeof summary};
