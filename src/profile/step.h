@@ -145,6 +145,12 @@ static inline bool ms__step_has(const ms__step *step, int variant) {
     return variant == MS__PLAIN || (variant == MS__RECOMPUTED ? step->has_recomputed : step->has_pointwise);
 }
 
+/* Is it held until backward in this variant? */
+static inline bool ms__step_is_held(const ms__step *step, const ms__split_key *split, int variant) {
+    int32_t at = split->segment[variant];
+    return at >= 0 && step->segments[at].phase == MS_PHASE_BACKWARD;
+}
+
 static inline int64_t ms__step_key_bytes(const ms__step *step, uint32_t key) {
     return step->numbers[step->keys[key].size];
 }

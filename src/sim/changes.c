@@ -409,6 +409,24 @@ static void find_inputs(const finder *f) {
     for (int32_t v = 0; v < f->out->n_visits; v++) find_inputs_of(f, &f->out->visits[v], &n_inputs);
 }
 
+/* ---- Pointwise results ---- */
+
+static void find_pointwise(const finder *f) {
+    const ms__step *step = f->step;
+    for (uint32_t i = 0; i < step->n_segments && step->has_pointwise; i++) {
+        const ms__segment *s = &step->segments[i];
+        for (uint32_t e = s->first[MS__POINTWISE]; e < s->first[MS__POINTWISE] + s->n[MS__POINTWISE]; e++) {
+            uint32_t key = step->events[e].index;
+            if (s->unit < 0 || !is_forward(s) || step->events[e].kind != MS__ALLOCATE || step->keys[key].split == 0)
+                continue;
+            const ms__split_key *split = &step->split_keys[step->keys[key].split - 1];
+            int64_t *largest = &f->out->units[s->unit].largest_pointwise;
+            if (ms__step_is_held(step, split, MS__PLAIN) && !ms__step_is_held(step, split, MS__POINTWISE))
+                *largest = ms__max(*largest, ms__step_key_bytes(step, key));
+        }
+    }
+}
+
 /* ---- All of it ---- */
 
 static void sort_segments(const finder *f) {
@@ -469,6 +487,7 @@ ms_status ms__changes_make(ms__arena *arena, const ms__step *step, ms__changes *
         for (uint32_t u = 0; u < step->n_units; u++) find_kept(&f, (int32_t)u);
         find_moved(&f);
         find_inputs(&f);
+        find_pointwise(&f);
     }
     ms__arena_free(&scratch);
     return status;

@@ -33,6 +33,7 @@ typedef struct ms__unit_changes {
     int64_t moved_bytes;                 /* to the host and back: what it saves */
     int64_t input_bytes;                 /* the same of its inputs */
     int64_t dropped_bytes;               /* casts that backward makes again */
+    int64_t largest_pointwise;           /* the largest tensor that its pointwise variant alone does not hold */
 } ms__unit_changes;
 
 /* One run of a unit's forward, and its backward. */

@@ -191,23 +191,30 @@ static int64_t copy_ns(const ms__player *p, int32_t visit) {
 
 static int64_t drag_ns(const ms__player *p, int32_t visit) { return copy_ns(p, visit) / MS__LINK_DRAG; }
 
-#define TENSORS_OF_A_MOVE 4 /* LoRA on an H200, where the host is the limit: 2 ms for a layer with 60 saved tensors */
+/* In tensors that pass a hook; fitted to LoRA on an H200, where the host is the limit and a layer saves 60 tensors. */
+#define TENSORS_OF_A_MOVE 5 /* each that moves is described, put, fetched and viewed */
+#define TENSORS_OF_AN_INPUT 8
 
 /* What offloading takes the host: each function of torch that the unit calls passes its mode, each tensor that autograd
  * saves passes a hook, twice, and what moves is described, put and fetched. */
 static int64_t handling_ns(const ms__player *p, int32_t v) {
     const ms_rates *rates = p->request->device->rates;
     const ms__visit *visit = &p->changes->visits[v];
-    if (moves_inputs(action_of(p, visit->unit))) return 2 * (int64_t)visit->n_inputs * rates->saved_tensor_ns;
+    if (moves_inputs(action_of(p, visit->unit)))
+        return ms__add_ns(rates->recomputation_ns,
+                          ms__min(TENSORS_OF_AN_INPUT * (int64_t)visit->n_inputs * rates->saved_tensor_ns, MS__MAX_NS));
     int64_t n_tensors = p->changes->units[visit->unit].n_saved + TENSORS_OF_A_MOVE * (int64_t)visit->n_moved;
     return ms__add_ns(rates->recomputation_ns, ms__min(n_tensors * rates->saved_tensor_ns, MS__MAX_NS));
 }
 
-/* Each tensor that autograd saves passes a hook, twice, and each function of torch that the unit calls a mode. */
+/* Each tensor that autograd saves passes a hook, twice, and each function of torch that the unit calls a mode. That is a
+ * part of what the same takes a unit that is recomputed, which runs again. */
+#define PART_OF_HOOKS 4
+
 static int64_t hooks_ns(const ms__player *p, int32_t v) {
     const ms_rates *rates = p->request->device->rates;
     int64_t n_saved = p->changes->units[p->changes->visits[v].unit].n_saved;
-    return ms__add_ns(rates->recomputation_ns, ms__min(n_saved * rates->saved_tensor_ns, MS__MAX_NS));
+    return ms__add_ns(rates->recomputation_ns, ms__min(n_saved * rates->saved_tensor_ns, MS__MAX_NS)) / PART_OF_HOOKS;
 }
 
 static ms_status leave(ms__player *p, int32_t v) {
@@ -230,11 +237,19 @@ static ms_status fetch(ms__player *p, int32_t v, int64_t segment) {
     return status;
 }
 
-static ms_status end_forward(ms__player *p, int32_t v) {
+/* In the first step, what is made again is compared: on a GPU with a flag for each byte. */
+static ms_status end_pointwise(ms__player *p, int32_t v, int64_t segment) {
+    int64_t largest = p->changes->units[p->changes->visits[v].unit].largest_pointwise;
+    p->now.host_ns = ms__add_ns(p->now.host_ns, hooks_ns(p, v));
+    if (p->n_steps > 0 || largest == 0) return MS_OK;
+    return ms__player_take_transient(p, ms__player_on_gpu(p) ? 2 * largest : largest, segment);
+}
+
+static ms_status end_forward(ms__player *p, int32_t v, int64_t segment) {
     ms__offloaded *own = &p->offloaded[v];
     ms_status status = MS_OK;
-    if (action_of(p, p->changes->visits[v].unit)->variant == MS__POINTWISE)
-        p->now.host_ns = ms__add_ns(p->now.host_ns, hooks_ns(p, v));
+    if (action_of(p, p->changes->visits[v].unit)->variant == MS__POINTWISE) status = end_pointwise(p, v, segment);
+    if (status != MS_OK) return status;
     if (own->is_offloaded) {
         p->now.host_ns = ms__add_ns(p->now.host_ns, handling_ns(p, v));
         p->now.out_ns = ms__add_ns(ms__max(p->now.out_ns, ms__player_time(p)), copy_ns(p, v));
@@ -288,7 +303,7 @@ ms_status ms__changes_end_segment(ms__player *p, int64_t index) {
     if (status != MS_OK) return status;
     if (phase != MS_PHASE_FORWARD && phase != MS_PHASE_LOSS) return MS_OK;
     int32_t v = p->changes->visit_of[index];
-    status = v < 0 ? MS_OK : end_forward(p, v);
+    status = v < 0 ? MS_OK : end_forward(p, v, index);
     return status == MS_OK ? drop_casts(p, index) : status;
 }
 

@@ -81,14 +81,9 @@ static void close_unit(const counter *b, uint32_t unit, const ms__unit_changes *
     }
 }
 
-/* Is it held until backward in this variant? */
-static bool is_held(const ms__step *step, const ms__split_key *split, int variant) {
-    return split->segment[variant] >= 0 && step->segments[split->segment[variant]].phase == MS_PHASE_BACKWARD;
-}
-
 static void count_pointwise(const counter *b, const ms__split_key *split, ms__recompute_cost *costs) {
     if (b->maker[split->key] == NOBODY || split->segment[MS__POINTWISE] == MS__NOT_ALLOCATED) return;
-    int held = is_held(b->step, split, MS__PLAIN) - is_held(b->step, split, MS__POINTWISE);
+    int held = ms__step_is_held(b->step, split, MS__PLAIN) - ms__step_is_held(b->step, split, MS__POINTWISE);
     costs[b->maker[split->key]].pointwise_bytes += held * ms__step_key_bytes(b->step, split->key);
 }
 

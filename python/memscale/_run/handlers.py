@@ -60,6 +60,7 @@ def _check(parts: Parts, unit: Unit, call: _core.Call, args: tuple[Any, ...], kw
             f"layer '{unit.name}' was called with a {kind}, which MemScale cannot copy; it is not recomputed"
         )
         return unit.plain(*args, **kwargs)
+    parts.spacer.give_back()
     output, problem, _ = parts.watching.run_checked(unit, call, args, kwargs)
     if problem is not None:
         parts.exclude(unit, *problem)
@@ -110,11 +111,11 @@ def _run_above_spacer(
     handler: Handler | None, parts: Parts, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """It runs as its action says, with the spacer below it."""
-    spacer = parts.spacer.take()
+    parts.spacer.take()
     try:
         return unit.plain(*args, **kwargs) if handler is None else handler(parts, unit, args, kwargs)
     finally:
-        del spacer  # also where this frame lives on in an exception
+        parts.spacer.give_back()
 
 
 # By the identifier in the table of C; None: as without MemScale. An action without a handler can be planned, but not

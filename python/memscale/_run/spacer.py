@@ -20,6 +20,7 @@ class Spacer:
         self._device_memory = memory
         self._n_bytes = 0
         self._is_due = False
+        self._block: torch.Tensor | None = None
 
     def use(self, plan: Plan) -> None:
         """Steps run with this plan from now on."""
@@ -30,14 +31,17 @@ class Spacer:
         """A step begins."""
         self._is_due = self._n_bytes > 0
 
-    def take(self) -> torch.Tensor | None:
-        """The block, if it is due. Without memory for it there is none until another plan is used."""
+    def take(self) -> None:
+        """Take the block, if it is due. Without memory for it there is none until another plan is used."""
         if not self._is_due or not self._device_memory.is_growing or torch.cuda.is_current_stream_capturing():
-            return None
+            return
         self._is_due = False
         try:
-            return torch.empty(self._n_bytes, dtype=torch.uint8, device=self._device)
+            self._block = torch.empty(self._n_bytes, dtype=torch.uint8, device=self._device)
         except torch.OutOfMemoryError:
             self._n_bytes = 0
             self._device_memory.forgive()
-            return None
+
+    def give_back(self) -> None:
+        """The layer has run, or needs the memory: its first run is checked, and so takes more."""
+        self._block = None
