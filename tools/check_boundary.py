@@ -54,7 +54,7 @@ def declared_names(text: str) -> Names:
         elif isinstance(node, ast.FunctionDef):
             names[node.name] = set()
         elif isinstance(node, ast.ClassDef) and "TypedDict" not in map(ast.unparse, node.bases):
-            names[node.name] = {_member(child) for child in node.body} - {"", "__init__"}
+            names[node.name] = {_member(child) for child in node.body} - {"", "__init__", "__call__"}
     return names
 
 

@@ -19,7 +19,12 @@ TABLES = ("src/sim/actions.c", "src/sim/model_options.c", "src/common/names.c")
 FIGURES = ("src/common/text.c", "python/memscale/_show/text.py")
 # Where an identifier of a table may be written, and why.
 ALLOWED = {
-    "python/memscale/_run/handlers.py": {"offload_blocking", "recompute_offload", "recompute_offload_blocking"},
+    "python/memscale/_run/handlers.py": {
+        "offload_blocking",
+        "recompute_offload",
+        "recompute_offload_blocking",
+        "recompute_pointwise",
+    },
     "python/memscale/_show/bars.py": {"optimizer_state", "library_workspaces"},  # the order of the bars, by category
     "python/memscale/_base/vocabulary.py": {"optimizer_step", "optimizer_step_first"},  # constants for phases
 }

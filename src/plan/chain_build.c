@@ -1,8 +1,8 @@
 /* chain_build.c - from a profile to a chain.
  *
- * A simulation of each variant gives almost everything: the bytes at the end of each segment of forward are what the units so far
- * hold, and the peak of a segment less what earlier units hold is what the segment itself takes. So a chain whose units
- * are all in one variant has the peak of its simulation; actions.h says what other actions change.
+ * A simulation of each variant gives almost everything: the bytes at the end of each segment of forward are what the
+ * units so far hold, and the peak of a segment less what earlier units hold is what the segment itself takes. So a
+ * chain whose units are all in one variant has the peak of its simulation; actions.h says what other actions change.
  */
 #include "chain_build.h"
 
@@ -69,10 +69,10 @@ typedef struct measured {
 /* A step whose units are all in one variant, under the model options. */
 typedef struct measured_step {
     const ms_simulation *run; /* NULL: no action needs this variant */
-    measured *units;       /* by position */
-    ms__unit_times *times; /* by position */
-    int64_t *gap_bytes;    /* by prefix: between units */
-    int64_t *prefix_bytes; /* by prefix: what its units hold */
+    measured *units;          /* by position */
+    ms__unit_times *times;    /* by position */
+    int64_t *gap_bytes;       /* by prefix: between units */
+    int64_t *prefix_bytes;    /* by prefix: what its units hold */
 } measured_step;
 
 typedef struct builder {

@@ -1,19 +1,20 @@
 /* step.h - one training step: what it allocates, releases and computes, unit by unit.
  *
  * The step is a chain of segments, each one phase inside one unit or between units. Every segment has up to three
- * variants: as it runs when nothing is done ("plain"), when its unit is recomputed in backward, and when only results of
- * its pointwise functions are ("pointwise"). What is allocated is a key. All variants use the same keys, so that units
- * can be kept or recomputed one by one: a recomputed unit can release a tensor that a plain unit before it allocated.
+ * variants: as it runs when nothing is done ("plain"), when its unit is recomputed in backward, and when only results
+ * of its pointwise functions are ("pointwise"). What is allocated is a key. All variants use the same keys, so that
+ * units can be kept or recomputed one by one: a recomputed unit can release a tensor that a plain unit before it
+ * allocated.
  *
  * Invariants
  *   - A step is immutable. Its indices were checked when it was made, so readers need not.
  *   - Within a variant of a segment events are in the order of the step. A variant allocates a key at most once, and
- *     releases it at most once, after that. A key is released in the same segment in all variants that allocate it, or it
- *     is split, or it is never released.
+ *     releases it at most once, after that. A key is released in the same segment in all variants that allocate it, or
+ * it is split, or it is never released.
  *   - A gradient is accumulated when backward has made all of it: until then it exists besides one that the parameter
  *     already has. Steps from traces that do not tell have no such events.
- *   - Keys are numbered in the order in which they are first allocated: in the recomputed variant, then in the plain one,
- *     then in the pointwise one.
+ *   - Keys are numbered in the order in which they are first allocated: in the recomputed variant, then in the plain
+ * one, then in the pointwise one.
  *   - A step has a pointwise variant only if it has a recomputed one.
  *   - Numbers are sizes (ms__size_in_range), and so are these sums: the bytes of all keys, in blocks of 512; operations
  *     and bytes of all costs, each time that they occur. There are at most MS__STEP_MAX_EVENTS events.

@@ -31,7 +31,7 @@ static void write_segment(const ms_profile *profile, const ms__segment *s, int v
         (void)snprintf(out, MS__PLACE_BYTES, "between layers, %s", phase);
     else
         (void)snprintf(out, MS__PLACE_BYTES, "%slayer \"%.64s\", %s",
-                       variant == MS__RECOMPUTED   ? "recomputed "
+                       variant == MS__RECOMPUTED  ? "recomputed "
                        : variant == MS__POINTWISE ? "pointwise recomputed "
                                                   : "",
                        profile->units[s->unit].name, phase);
@@ -220,10 +220,14 @@ ms_status ms__match_fill_step(const ms__match *m, ms__arena *arena, ms__step *ou
     out->keys = ms__arena_array(arena, from->n_keys, sizeof *out->keys);
     out->costs = ms__arena_array(arena, m->costs.n, sizeof *out->costs);
     out->scratches = ms__arena_array(arena, m->scratches.n, sizeof *out->scratches);
+    out->segments = ms__arena_array(arena, from->n_segments, sizeof *out->segments); /* the match may own them */
+    out->split_keys = ms__arena_array(arena, from->n_split_keys, sizeof *out->split_keys);
     out->events = ms__arena_array(arena, from->n_events, sizeof *out->events);
     if (out->numbers == NULL || out->keys == NULL || out->costs == NULL || out->scratches == NULL ||
-        out->events == NULL)
+        out->events == NULL || out->segments == NULL || out->split_keys == NULL)
         return MS_E_NO_MEMORY;
+    if (from->n_segments > 0) memcpy(out->segments, from->segments, from->n_segments * sizeof *out->segments);
+    if (from->n_split_keys > 0) memcpy(out->split_keys, from->split_keys, from->n_split_keys * sizeof *out->split_keys);
     for (uint32_t i = 0; i < m->n_numbers; i++) out->numbers[i] = m->values[i * n];
     for (uint32_t k = 0; k < from->n_keys; k++) {
         out->keys[k] = from->keys[k];

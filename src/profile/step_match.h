@@ -17,7 +17,7 @@ typedef struct ms__tuples {
 typedef struct ms__match {
     const ms_profile *const *profiles;
     int64_t n_profiles;
-    ms__arena *arena; /* for everything below */
+    ms__arena *arena;       /* for everything below */
     const ms__step **steps; /* of the profiles; without pointwise variants, if these differ */
     ms__tuples costs, scratches;
     int64_t *values;    /* n_profiles for each number */
@@ -33,8 +33,8 @@ ms_status ms__match_steps(ms__match *match);
 bool ms__match_find(const ms__match *match, const uint8_t *is_marked, char out_place[MS__PLACE_BYTES],
                     const char **out_what, uint32_t *out_number);
 
-/* The step of the first profile whose keys, costs, scratches and events have the indices of the common numbers. New
- * arrays belong to the arena; all others are the profile's. Errors: MS_E_NO_MEMORY. */
+/* The step of the first profile whose keys, costs, scratches and events have the indices of the common numbers. Its
+ * arrays belong to the arena. Errors: MS_E_NO_MEMORY. */
 ms_status ms__match_fill_step(const ms__match *match, ms__arena *arena, ms__step *out);
 
 #endif

@@ -198,8 +198,7 @@ static ms_status read_tape(reader *r, const ms__json *value, tape *out) {
 static ms_status read_part(reader *r, const ms__json *value, part *out) {
     size_t max_tapes = r->step.has_pointwise ? 3 : r->step.has_recomputed ? 2 : 1;
     if (value->type != MS__JSON_ARRAY || value->n < 2 || value->n > 1 + max_tapes)
-        return ms__fail(MS_E_PARSE, "a segment of the step must be a phase and %s",
-                        max_tapes > 1 ? "tapes" : "a tape");
+        return ms__fail(MS_E_PARSE, "a segment of the step must be a phase and %s", max_tapes > 1 ? "tapes" : "a tape");
     const ms__json *phase = &value->items[0];
     if (phase->type != MS__JSON_INT || phase->integer < 0 || phase->integer >= MS_N_PHASES)
         return ms__fail(MS_E_PARSE, "a segment of the step has no phase");
@@ -433,8 +432,8 @@ static ms_status play_segment(reader *r, uint32_t segment, int variant) {
     const tape *played = &next->tapes[number];
     player p = {.r = r, .self = self, .segment = segment, .variant = variant, .last = -1, .fresh = self->n_keys};
     for (int nth = 0; ms__variant_order[nth] != variant; nth++)
-        p.again = p.again || (ms__step_has(&r->step, ms__variant_order[nth]) &&
-                              tape_of(next, ms__variant_order[nth]) == number);
+        p.again = p.again ||
+                  (ms__step_has(&r->step, ms__variant_order[nth]) && tape_of(next, ms__variant_order[nth]) == number);
     if (p.again)
         p.fresh = *first_fresh;
     else
@@ -458,9 +457,9 @@ static ms_status play(reader *r) {
 }
 
 static ms_status read_step(reader *r, const ms__json *object) {
-    static const char *const allowed[] = {"batch",        "length", "recomputed", "pointwise", "numbers",   "denominator",
-                                          "coefficients", "costs",  "keys",       "scratches", "rest",
-                                          "classes",      "units",  "order",      NULL};
+    static const char *const allowed[] = {"batch",       "length",       "recomputed", "pointwise", "numbers",
+                                          "denominator", "coefficients", "costs",      "keys",      "scratches",
+                                          "rest",        "classes",      "units",      "order",     NULL};
     ms_status status = ms__json_check_keys(object, allowed);
     if (status == MS_OK) status = read_shape(r, object);
     if (status == MS_OK) status = read_costs(r, object);

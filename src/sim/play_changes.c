@@ -207,8 +207,8 @@ static int64_t handling_ns(const ms__player *p, int32_t v) {
     return ms__add_ns(rates->recomputation_ns, ms__min(n_tensors * rates->saved_tensor_ns, MS__MAX_NS));
 }
 
-/* Each tensor that autograd saves passes a hook, twice, and each function of torch that the unit calls a mode. That is a
- * part of what the same takes a unit that is recomputed, which runs again. */
+/* Each tensor that autograd saves passes a hook, twice, and each function of torch that the unit calls a mode. That is
+ * a part of what the same takes a unit that is recomputed, which runs again. */
 #define PART_OF_HOOKS 4
 
 static int64_t hooks_ns(const ms__player *p, int32_t v) {

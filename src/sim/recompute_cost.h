@@ -23,7 +23,7 @@ typedef struct ms__recompute_cost {
     int64_t moved_bytes, dropped_bytes;  /* by offloading what it saves, */
     int64_t input_bytes;                 /* and its inputs */
     int64_t pointwise_bytes; /* what the plain variant holds until backward, less what the pointwise one does */
-    bool on_gpu;                         /* queueing and computing overlap */
+    bool on_gpu;             /* queueing and computing overlap */
 } ms__recompute_cost;
 
 /* The costs of all units, in one pass. Without a recomputed trace, nothing is recomputed. The rates must have been

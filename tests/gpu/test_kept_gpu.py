@@ -90,6 +90,4 @@ def test_peaks_are_predicted(action):
         optimizer.step()
         optimizer.zero_grad()
         if step > 1:  # in the second step results are compared
-            assert predicted.steady_peak_bytes == pytest.approx(
-                torch.cuda.max_memory_allocated() - before, rel=0.03
-            )
+            assert predicted.steady_peak_bytes == pytest.approx(torch.cuda.max_memory_allocated() - before, rel=0.03)

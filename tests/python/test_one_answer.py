@@ -32,11 +32,11 @@ def shared():
     traces = {}
     traced = subjects.trace
 
-    def trace(options, step, precision, optimizer=None):
+    def trace(options, step, precision, optimizer=None, *, plans=False):
         batch = next(iter(step.sample.values())).shape[0]
         key = options.model, options.gpu, batch, precision, optimizer or options.optimizer
         if key not in traces:
-            traces[key] = traced(options, step, precision, optimizer)
+            traces[key] = traced(options, step, precision, optimizer, plans=True)
         return traces[key]
 
     with pytest.MonkeyPatch.context() as patch:

@@ -92,13 +92,13 @@ def test_only_what_was_measured(gpu):
     assert runnable == set(HANDLERS) == {action.identifier for action in ACTIONS} - {"tile"}
     assert not any(option.is_runnable for option in MODEL_OPTIONS)
     cpu = _devices.find("cpu")
-    kept = {action.identifier for action in ACTIONS if action.keeps}
+    always = {"recompute", "recompute_pointwise", *(action.identifier for action in ACTIONS if action.keeps)}
     for mode in ("conservative", "balanced", "aggressive"):
         copies = set() if mode == "conservative" else {"offload_blocking", "recompute_offload_blocking"}
-        assert names(asked(gpu, mode, unrunnable=False)) == ({"recompute", "recompute_pointwise", *kept, *copies}, set())
-        assert names(asked(cpu, mode, unrunnable=False)) == ({"recompute", "recompute_pointwise", *kept}, set())
+        assert names(asked(gpu, mode, unrunnable=False)) == ({*always, *copies}, set())
+        assert names(asked(cpu, mode, unrunnable=False)) == (always, set())
     copies = {"offload", "recompute_offload"}
-    assert names(asked(gpu, async_offload=True, unrunnable=False)) == ({"recompute", "recompute_pointwise", *kept, *copies}, set())
+    assert names(asked(gpu, async_offload=True, unrunnable=False)) == ({*always, *copies}, set())
     everything = asked(gpu, "aggressive").core
     assert everything.actions == sum(1 << action.number for action in ACTIONS) - 1
     assert everything.model_options == sum(option.flag for option in MODEL_OPTIONS)

@@ -16,6 +16,7 @@ from memscale import _core
 from memscale._base import storages
 from memscale._base.vocabulary import ACTIONS
 from memscale._run import offloading, recomputation
+from memscale._trace import tracer
 
 NUMBER = next(i for i, row in enumerate(ACTIONS) if row.identifier == "recompute_pointwise")
 MIXTURES = {
@@ -28,6 +29,7 @@ MIXTURES = {
 def small(monkeypatch):
     """Results of small models are computed again, too."""
     monkeypatch.setattr(recomputation, "POINTWISE", {"least_bytes": 1})
+    monkeypatch.setattr(tracer, "POINTWISE", {"least_bytes": 1, "compares": False})
     monkeypatch.setattr(offloading, "OPTIONS", {"least_bytes": 1})
 
 
@@ -231,6 +233,89 @@ FORWARDS = [
     with_numbers_of_its_own,
     through_types,
 ]
+
+
+class WritesOverInputs(torch.autograd.Function):
+    """Its backward puts gradients where its inputs were, and tells nobody, as fused kernels do."""
+
+    @staticmethod
+    def forward(ctx, a, b):
+        ctx.save_for_backward(a, b)
+        return a * b
+
+    @staticmethod
+    def backward(ctx, gradient):
+        a, b = ctx.saved_tensors
+        for_a, for_b = gradient * b, gradient * a
+        a.data.copy_(for_a)
+        b.data.copy_(for_b)
+        return a, b
+
+
+def kernels_that_write_over_what_they_saved(self, x):
+    g = self.fc(x)
+    return self.proj((g * 0.5).square() + WritesOverInputs.apply(g, self.fc(x).tanh()))
+
+
+def other_memory(self, x):
+    h = self.fc(x)
+    y = h * 2.0
+    z = y.square()
+    h.data = torch.zeros_like(h)
+    return self.proj(z) + h.sum()
+
+
+def no_memory(self, x):
+    h = self.fc(x)
+    y = h * 2.0
+    z = y.square()
+    h.untyped_storage().resize_(0)
+    return self.proj(z)
+
+
+FORWARDS += [kernels_that_write_over_what_they_saved, other_memory, no_memory]
+
+
+class Box:
+    """Holds a tensor, and nobody looks into it."""
+
+    def __init__(self, x):
+        self.x = x
+
+
+class ReadsABox(nn.Module):
+    """As a root mean square norm of a residual stream that somebody adds to."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(16, 16).bfloat16()
+
+    def forward(self, box):
+        h = box.x.float()
+        h = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + 1e-6)
+        return self.fc(h.bfloat16())
+
+
+class Stream(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks = nn.ModuleList(ReadsABox() for _ in range(3))
+
+    def forward(self, x):
+        box = Box(x.bfloat16() * 1.0)
+        for block in self.blocks:
+            box.x += block(box)
+        return box.x
+
+
+def test_operands_that_others_change_later():
+    """Plain torch has no need of them."""
+    x = zoo.floats(4, 16).requires_grad_()
+    plain, model = Stream(), zoo.wrap_with(Stream(), ["recompute_pointwise"])
+    for each in (plain, model):
+        each(x).float().pow(2).mean().backward()
+    zoo.assert_same(gradients(plain), gradients(model))
 
 
 @pytest.mark.parametrize("forward", FORWARDS, ids=lambda forward: forward.__name__)

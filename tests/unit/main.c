@@ -67,6 +67,7 @@
     X(predict)                                                                                                         \
     X(needs)                                                                                                           \
     X(fit_shapes)                                                                                                      \
+    X(size_fit)                                                                                                        \
     X(watched)                                                                                                         \
     X(peak_bound)                                                                                                      \
     X(spacer)                                                                                                          \

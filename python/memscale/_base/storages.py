@@ -122,10 +122,18 @@ KEPT_FUNCTIONS: dict[Any, int] = {
 # they returned can be made again.
 _POINTWISE = (
     "add __add__ __radd__ sub __sub__ rsub __rsub__ subtract mul __mul__ __rmul__ multiply div __truediv__ divide "
-    "true_divide neg negative __neg__ abs square maximum minimum where masked_fill clamp clamp_min clamp_max lerp "
+    "true_divide neg negative __neg__ abs square maximum minimum clamp clamp_min clamp_max lerp "
     "relu relu6 leaky_relu elu selu celu silu mish gelu hardtanh hardswish hardsigmoid softsign logsigmoid sigmoid "
     "tanh to type type_as float half bfloat16 double"
 )
+
+
+def _extra_users() -> int | None:
+    """What `_count_users` counts beyond the tensors on a storage."""
+    tensor = torch.empty(2)
+    aliases = [tensor.detach() for _ in range(2)]
+    counted = _count_users(aliases[0].untyped_storage())
+    return counted - 3 if counted > 0 else None
 
 
 def _make_again(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> torch.Tensor:
@@ -154,8 +162,9 @@ BINDINGS = {
     "with_history": _with_history,
     "attention_functions": _ATTENTION_FUNCTIONS,
     "product_functions": _PRODUCT_FUNCTIONS,
-    "pointwise_functions": _named((torch, torch.Tensor, nnf), _POINTWISE),
+    "pointwise_functions": tuple(filter(callable, _named((torch, torch.Tensor, nnf), _POINTWISE))),
     "cast_function": torch.Tensor.to,
+    "extra_users": _extra_users(),
     "make_again": _make_again,
     "push_mode": torch._C._push_on_torch_function_stack,
     "pop_mode": _pop_mode,

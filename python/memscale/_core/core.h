@@ -1,9 +1,9 @@
 /* core.h - the extension module memscale._core: its state, its errors, and what all of its parts use.
  *
  * bind/ is a thin layer over memscale.h. recompute/ recomputes layers in backward, offload/ keeps what they save in
- * host memory, pointwise/ makes some of it again: they hold Python objects, so they cannot be in the library. The extension uses the limited API of
- * Python 3.10, so one binary serves every later Python. All state lives in the module: no globals. It never links
- * against torch: bind() is given the few callables of torch that it needs.
+ * host memory, pointwise/ makes some of it again: they hold Python objects, so they cannot be in the library. The
+ * extension uses the limited API of Python 3.10, so one binary serves every later Python. All state lives in the
+ * module: no globals. It never links against torch: bind() is given the few callables of torch that it needs.
  */
 #ifndef MS_CORE_H
 #define MS_CORE_H
@@ -57,11 +57,12 @@
     X(with_history)         /* (tensor) -> an alias that autograd takes for the result of something */                 \
     X(attention_functions)  /* tuple of torch's functions: of attention, see kept.c */                                 \
     X(product_functions)    /* the same of products and convolutions */                                                \
-    X(pointwise_functions)  /* the same of functions that work element by element, see pointwise/ */                      \
+    X(pointwise_functions)  /* the same of functions that work element by element, see pointwise/ */                   \
     X(cast_function)        /* torch.Tensor.to */                                                                      \
-    X(make_again)           /* (function, args, kwargs or None) -> its result, without history */                      \
-    X(push_mode)            /* (object): on torch's stack of function modes */                                         \
-    X(pop_mode)             /* (object): off it, wherever it is on it */
+    X(extra_users) /* int: what count_users() says beyond the tensors on a storage, or None: it cannot tell */         \
+    X(make_again)  /* (function, args, kwargs or None) -> its result, without history */                               \
+    X(push_mode)   /* (object): on torch's stack of function modes */                                                  \
+    X(pop_mode)    /* (object): off it, wherever it is on it */
 
 /* Attributes of tensors that are read for each of them. bind() is given torch's own descriptor of each, as get_NAME.
  */

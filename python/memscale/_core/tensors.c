@@ -201,17 +201,19 @@ int core_read_function(PyObject *const *args, Py_ssize_t n, core_function *out) 
     return 0;
 }
 
-static int is_in(PyObject *function, PyObject *table) {
+int core_is_in(PyObject *function, PyObject *table) {
     for (Py_ssize_t i = 0; i < PyTuple_Size(table); i++)
         if (PyTuple_GetItem(table, i) == function) return 1;
     return 0;
 }
 
 int core_is_attention(const core_state *state, PyObject *function) {
-    return is_in(function, state->attention_functions);
+    return core_is_in(function, state->attention_functions);
 }
 
-int core_is_product(const core_state *state, PyObject *function) { return is_in(function, state->product_functions); }
+int core_is_product(const core_state *state, PyObject *function) {
+    return core_is_in(function, state->product_functions);
+}
 
 int64_t core_current_task(core_state *state) {
     PyObject *value = PyObject_CallNoArgs(state->graph_task_id);

@@ -85,6 +85,9 @@ typedef struct core_function {
 } core_function;
 int core_read_function(PyObject *const *args, Py_ssize_t n, core_function *out);
 
+/* Is it in this tuple? */
+int core_is_in(PyObject *function, PyObject *table);
+
 /* Is it a function of torch whose result a recomputed layer may keep? Autocast casts the operands of these. */
 int core_is_attention(const core_state *state, PyObject *function);
 int core_is_product(const core_state *state, PyObject *function);

@@ -87,16 +87,16 @@ class StepProfiler:
             pointwise=self._needs_pointwise,
         )
         self.seconds = time.monotonic() - start
+        self._uses_pointwise = profile.has_pointwise
         return profile
 
     def _needs_pointwise(self, core: _core.Profile) -> bool:
         """Would a plan without it change anything? Else the analysis ends earlier."""
         try:
             plan = Request(self._config, devices.find(None, self._model)).create(core)
-            self._uses_pointwise = any(ACTIONS[entry.action].identifier != "keep" for entry in plan.entries)
         except BudgetError:
-            self._uses_pointwise = True
-        return self._uses_pointwise
+            return True
+        return any(ACTIONS[entry.action].identifier != "keep" for entry in plan.entries)
 
     @property
     def optimizers(self) -> Optimizers:

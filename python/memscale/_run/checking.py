@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from .. import _core
+from .._base.vocabulary import ACTIONS
 from .._hw.memory import main_device
 from .._plan.by_shape import Planner
 from .._show.text import size
@@ -218,7 +219,8 @@ class Checking:
         measured = Measured(readings, start, margin, found["difference_bytes"], found["worst"], found["first"])
         running.state.bytes, running.state.measured = running.measurement, measured
         self.measured = measured
-        self._say(measured)
+        if not any(ACTIONS[entry.action].needs_link for entry in running.plan.entries):  # else it depends on the link
+            self._say(measured)
 
     def _peak_of(self, running: _Running) -> int:
         """The peak of the step, if no other was as high; else 0."""
@@ -256,14 +258,9 @@ class Checking:
     # What is said
 
     def _say(self, measured: Measured) -> None:
-        if measured.worst is None:
+        if measured.first is None:  # by less than the plan keeps free
             return
-        if measured.first is None:
-            self._messages.once(
-                f"a step was measured: what is allocated differs from the prediction by at most "
-                f"{size(abs(measured.difference_bytes))}; the plan keeps {size(measured.margin_bytes)} free"
-            )
-        elif measured.difference_bytes > 0:
+        if measured.difference_bytes > 0:
             self._messages.warn(f"{_found(measured)}. {_why(measured)}{self._what_to_do()}")
         else:
             self._messages.once(f"{_found(measured)}. The plan may do more than it has to")

@@ -6,6 +6,8 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+import torch
+
 from .. import _core
 from .._base.vocabulary import ACTIONS
 from .._trace.model_modules import calls_compiled
@@ -80,9 +82,14 @@ def _keep_beside(parts: Parts, unit: Unit, args: tuple[Any, ...], kwargs: dict[s
     return parts.offloading.run_kept(unit.plain, args, kwargs)
 
 
+def _is_capturing() -> bool:
+    """Is a CUDA graph captured? Nothing can be compared meanwhile."""
+    return torch.backends.cuda.is_built() and bool(torch.cuda.is_current_stream_capturing())
+
+
 def _recompute_pointwise(parts: Parts, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """It is kept, but for results of pointwise functions, which are computed again in backward."""
-    if unit.has_compiled or _is_inside_hooks(parts):
+    if unit.has_compiled or _is_inside_hooks(parts) or _is_capturing():
         return unit.plain(*args, **kwargs)
     return unit.pointwise(*args, **kwargs)
 
@@ -91,7 +98,8 @@ def _recompute_pointwise_beside(parts: Parts, unit: Unit, args: tuple[Any, ...],
     """The same, and others are offloaded."""
     if _is_inside_hooks(parts):
         return unit.plain(*args, **kwargs)
-    return parts.offloading.run_kept(unit.plain if unit.has_compiled else unit.pointwise, args, kwargs)
+    plain = unit.plain if unit.has_compiled or _is_capturing() else unit.pointwise
+    return parts.offloading.run_kept(plain, args, kwargs)
 
 
 def _recompute_offload(parts: Parts, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -60,6 +60,7 @@ class TracedStep(NamedTuple):
     core: _core.Profile
     plain: _core.Profile
     why_empirical: str
+    has_pointwise: bool = False  # were there pointwise results that a unit can drop?
 
 
 def trace_step(
@@ -99,7 +100,7 @@ def trace_step(
     steps: list[_Traces] = []
     if not why:
         try:
-            steps = [work.run_in_children("static", sample, pointwise=pointwise is True) for sample in samples]
+            steps = [work.run_in_children("static", sample) for sample in samples]
         except (ChildError, UnknownValueError, ForeignError) as error:
             why = str(error)
             if runs is Runs.NEVER or (runs is Runs.IN_CHILD and not tracer.is_on_cpu):
@@ -111,12 +112,13 @@ def trace_step(
 
     def made() -> TracedStep:
         pairs = [_profiles_of(tracer, traces, shape_of(*sample), place) for sample, traces in zip(samples, steps)]
-        return TracedStep(*_fit(pairs, *shape_of(args, kwargs)), why)
+        return TracedStep(*_fit(pairs, *shape_of(args, kwargs)), why, any(traces.pointwise for traces in steps))
 
     step = made()
-    if callable(pointwise) and not why and not evaluation and pointwise(step.core):
-        steps = [known._replace(pointwise=work.run_pointwise(sample)) for known, sample in zip(steps, samples)]
-        step = made()
+    if not why and not evaluation and (pointwise(step.core) if callable(pointwise) else pointwise):
+        made_again = work.run_pointwise(samples)
+        steps = [_Traces(t.plain, t.recomputed, again, t.cached) for t, again in zip(steps, made_again)]
+        step = made() if any(made_again) else step
     return step
 
 
@@ -199,7 +201,7 @@ class _Work(NamedTuple):
     arguments: tuple[Any, ...]  # loss, optimizer
     evaluation: bool
 
-    def run_in_children(self, how: str, sample: Input, *, pointwise: bool = False) -> _Traces:
+    def run_in_children(self, how: str, sample: Input) -> _Traces:
         """Each trace in a child of its own, so that each begins with what the model holds now."""
         trace = functools.partial(self._trace, how, sample)
         is_real = how == "empirical"
@@ -209,22 +211,21 @@ class _Work(NamedTuple):
             return _Traces(plain)
         works = [trace, functools.partial(trace, recompute=True)]
         works += [functools.partial(trace, use_cache=True)] if self.tracer.caches else []
-        works += [functools.partial(trace, pointwise=True)] if pointwise else []
-        (plain, found), (recomputed, _), *others = run_in_children(*works, is_real=is_real)
+        (plain, found), (recomputed, _), *cached = run_in_children(*works, is_real=is_real)
         if found:  # units that change their inputs: the plain trace can tell
             self.tracer.not_recomputable.update(found)
             [(recomputed, _)] = run_in_children(works[1], is_real=is_real)
         assert plain is not None
-        made = others.pop()[0] if pointwise else None
-        return _Traces(plain, recomputed, made, others[0][0] if others else None)
+        return _Traces(plain, recomputed, None, cached[0][0] if cached else None)
 
-    def run_pointwise(self, sample: Input) -> _Recorded | None:
-        """The static trace with results of pointwise functions recomputed; None: it shows nothing that could be."""
+    def run_pointwise(self, samples: list[Input]) -> list[_Recorded | None]:
+        """Static traces with results of pointwise functions recomputed; None: there are none, or it does not work,
+        which is no reason to know less of the step."""
+        traces = [functools.partial(self._trace, "static", sample, pointwise=True) for sample in samples]
         try:
-            [(recorded, _)] = run_in_children(functools.partial(self._trace, "static", sample, pointwise=True))
+            return [recorded for recorded, _ in run_in_children(*traces)]
         except (ChildError, UnknownValueError, ForeignError):
-            return None
-        return recorded  # type: ignore[no-any-return]
+            return [None] * len(samples)
 
     def run_together(self, samples: list[Input], *, pointwise: bool) -> list[_Traces]:
         """Static traces of several samples, each in a child of its own."""
@@ -233,14 +234,14 @@ class _Work(NamedTuple):
         for first in range(0, len(samples), n_at_once):
             traces = [functools.partial(self._trace, "static", sample) for sample in samples[first : first + n_at_once]]
             recomputing = [functools.partial(trace, recompute=True) for trace in traces]
-            making = [functools.partial(trace, pointwise=True) for trace in traces] if pointwise else []
-            answers: list[_Found] = run_in_children(*traces, *recomputing, *making)
-            plain, recomputed, made = (answers[i * len(traces) :][: len(traces)] for i in range(3))
+            answers: list[_Found] = run_in_children(*traces, *recomputing)
+            plain, recomputed = answers[: len(traces)], answers[len(traces) :]
             found = {unit for _, units in plain for unit in units} - self.tracer.not_recomputable
             if found:  # units that change their inputs: the plain trace can tell
                 self.tracer.not_recomputable.update(found)
                 recomputed = run_in_children(*recomputing)
-            for (one, _), (other, _), (third, _) in zip(plain, recomputed, made or [(None, [])] * len(traces)):
+            made = self.run_pointwise(samples[first : first + n_at_once]) if pointwise else [None] * len(traces)
+            for (one, _), (other, _), third in zip(plain, recomputed, made):
                 assert one is not None
                 steps.append(_Traces(one, other, third))
         return steps
@@ -272,7 +273,7 @@ class _Work(NamedTuple):
                 options = {**options, "pointwise": True}
             recorded = trace(*sample, *self.arguments, recompute=recompute, **options)
         except MemScaleError:
-            if not (recompute or pointwise):
+            if not recompute:
                 raise
             return None, sorted(self.tracer.not_recomputable)  # with these units recomputed, the step is not known
         if pointwise and not recorded.repeats:

@@ -37,6 +37,8 @@ from .stand_ins import enter_target
 from .target import Rules, Target
 
 _active_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", lambda ignore: None)
+# Of PointwiseLayer, as training runs (_run/recomputation.py), but for the comparison.
+POINTWISE: dict[str, Any] = {"least_bytes": _core.OFFLOAD_LEAST_BYTES, "compares": False}
 OptimizerMaker = Callable[[dict[int, nn.Parameter]], list[torch.optim.Optimizer]]
 
 
@@ -50,7 +52,7 @@ class _TracedUnit:
         self.unit.on_backward = self._begin_recompute
         self.unit.on_save = recorder.note_save
         self.unit.put_inputs = recorder.note_inputs
-        self.pointwise = _core.PointwiseLayer(name, self.plain, 1, compares=False)  # the same at all shapes
+        self.pointwise = _core.PointwiseLayer(name, self.plain, **POINTWISE)
         self.pointwise.on_make = self._begin_recompute
         self.pointwise.on_made = functools.partial(recorder.recompute_unit, -1)
 

@@ -1,15 +1,18 @@
-/* pointwise.c - the tensors that a call of a layer saves for backward, without results of pointwise functions that other
- * saved tensors give again.
+/* pointwise.c - the tensors that a call of a layer saves for backward, without results of pointwise functions that
+ * other saved tensors give again.
  *
  * While the forward runs, pack() of a PointwiseTensors is torch's hook on saved tensors, and it is on torch's stack of
  * function modes, so every function of torch that Python calls passes by. It notes how the last results of pointwise
  * functions were made (recipe.c). If autograd saves one of these, or a tensor that autocast has just cast, the tensor
- * and its recipe are kept until the forward is over. Then all that is saved is known: a tensor is dropped where holding the
- * operands in its place frees memory. In backward it is made again for the node that asks for it.
+ * and its recipe are kept until the forward is over. Then all that is saved is known: a tensor is dropped where holding
+ * the operands in its place frees memory. In backward it is made again for the node that asks for it.
  *
  * What always holds
  *   - A tensor is dropped only if neither it nor an operand was changed in place since, nor is an input or an output
- *     of the layer. A later change is noticed as plain autograd would.
+ *     of the layer. An operand is one that autograd saves as well, so that a later change is as much an error as it is
+ *     without MemScale; or nobody but this call holds its memory, so that nobody can change it.
+ *   - What functions of others save (torch.autograd.Function) is no operand: their backward may write over it.
+ *   - All of it happened on the stream on which the layer began.
  *   - The first time it is made again at once, and compared bit for bit (PointwiseLayer.trusts). What differs is kept.
  *   - Unpacking may be repeated, and gives a tensor of its own each time.
  *
@@ -21,7 +24,7 @@
 #include <structmember.h>
 
 #define N_NOTES 16
-#define SMALL_PART 16 /* an operand that is so many times smaller than the result is small */
+#define SMALL_PART 16   /* an operand that is so many times smaller than the result is small */
 #define MAX_TRUSTS 4096 /* a forward that never repeats itself drops nothing more */
 
 enum trust { TRUST_UNKNOWN, TRUST_EQUAL, TRUST_NEVER };
@@ -29,11 +32,11 @@ enum trust { TRUST_UNKNOWN, TRUST_EQUAL, TRUST_NEVER };
 /* What is known of a layer. */
 typedef struct PointwiseLayer {
     PyObject_HEAD
-    PyObject *name;            /* owned str */
-    PyObject *plain;           /* owned: its forward */
+    PyObject *name;              /* owned str */
+    PyObject *plain;             /* owned: its forward */
     PyObject *on_make, *on_made; /* owned: called before and after a tensor is made in backward; or None */
-    int64_t least_bytes;       /* smaller tensors are kept */
-    char compares;             /* compare what is made again for the first time */
+    int64_t least_bytes;         /* smaller tensors are kept */
+    char compares;               /* compare what is made again for the first time */
     struct trusts {
         uint64_t fingerprint;
         int trust; /* enum trust */
@@ -42,9 +45,9 @@ typedef struct PointwiseLayer {
 } PointwiseLayer;
 
 typedef struct item {
-    PyObject *tensor;   /* owned alias, or the parameter; NULL: it is made again */
-    core_recipe recipe; /* of what may be dropped, or was */
-    core_view view;     /* the same */
+    PyObject *tensor;                  /* owned alias, or the parameter; NULL: it is made again */
+    core_recipe recipe;                /* of what may be dropped, or was */
+    core_view view;                    /* the same */
     int64_t version, storage, n_bytes; /* of one that may be dropped its storage is all its own */
     char is_chosen;
 } item;
@@ -60,8 +63,9 @@ typedef struct PointwiseTensors {
     PointwiseLayer *layer; /* owned */
     item *items;
     Py_ssize_t n_items, capacity;
-    int64_t *outside; /* owned: storages that others hold */
+    int64_t *outside; /* owned: storages that others hold, or may write to */
     Py_ssize_t n_outside;
+    int64_t stream; /* on which the layer began; -1: it is not known */
     note notes[N_NOTES];
     Py_ssize_t next_note;
     const core_function *running; /* borrowed: the function that runs; NULL: none */
@@ -99,32 +103,50 @@ static int cannot_tell(void) {
     return 0;
 }
 
+static int add_storage(PointwiseTensors *self, int64_t storage) {
+    int64_t *grown = PyMem_Realloc(self->outside, (size_t)(self->n_outside + 1) * sizeof *grown);
+    if (grown == NULL) {
+        (void)PyErr_NoMemory();
+        return -1;
+    }
+    self->outside = grown;
+    self->outside[self->n_outside++] = storage;
+    return 0;
+}
+
+/* The current stream of a tensor's device as a number, 0 where there are none; -1 with an exception. */
+static int64_t stream_of(core_state *state, PyObject *tensor) {
+    PyObject *device = CORE_READ(state, tensor, device);
+    PyObject *index = device == NULL ? NULL : PyObject_GetAttr(device, state->str_index);
+    PyObject *kind = index == NULL ? NULL : PyObject_GetAttr(device, state->str_type);
+    int64_t stream = kind == NULL ? -1 : 0;
+    if (kind != NULL && PyUnicode_CompareWithASCIIString(kind, "cuda") == 0 && index != Py_None) {
+        PyObject *number = PyObject_CallFunctionObjArgs(state->raw_stream, index, NULL);
+        stream = number == NULL ? -1 : PyLong_AsLongLong(number);
+        Py_XDECREF(number);
+    }
+    Py_XDECREF(kind);
+    Py_XDECREF(index);
+    Py_XDECREF(device);
+    return stream;
+}
+
+/* The storages of the tensors in an object are those of others. With the first one, note the stream. */
 static int add_outside(core_state *state, PointwiseTensors *self, PyObject *object) {
     PyObject *tensors = object == NULL ? PyList_New(0) : core_find_tensors(state, object);
-    Py_ssize_t n = tensors == NULL ? 0 : PyList_Size(tensors);
-    int64_t *grown =
-        tensors == NULL ? NULL : PyMem_Realloc(self->outside, (size_t)(self->n_outside + n + 1) * sizeof *grown);
-    int status = grown == NULL ? -1 : 0;
-    if (tensors != NULL && grown == NULL) (void)PyErr_NoMemory();
-    if (grown != NULL) self->outside = grown;
-    for (Py_ssize_t i = 0; i < n && status == 0; i++) {
-        int64_t storage = core_storage_id_of(state, PyList_GetItem(tensors, i));
-        if (storage == -1 && PyErr_Occurred())
-            status = cannot_tell();
-        else
-            self->outside[self->n_outside++] = storage;
+    int status = tensors == NULL ? -1 : 0;
+    for (Py_ssize_t i = 0; status == 0 && i < PyList_Size(tensors); i++) {
+        PyObject *tensor = PyList_GetItem(tensors, i);
+        int64_t storage = core_storage_id_of(state, tensor);
+        status = storage == -1 && PyErr_Occurred() ? cannot_tell() : add_storage(self, storage);
+        if (status == 0 && self->stream == -1) self->stream = stream_of(state, tensor);
+        if (PyErr_Occurred()) status = -1;
     }
     Py_XDECREF(tensors);
     return status;
 }
 
 /* ---- Functions ---- */
-
-static int is_pointwise(const core_state *state, PyObject *function) {
-    for (Py_ssize_t i = 0; i < PyTuple_Size(state->pointwise_functions); i++)
-        if (PyTuple_GetItem(state->pointwise_functions, i) == function) return 1;
-    return 0;
-}
 
 /* A result, while it is noted. */
 typedef struct noted {
@@ -161,7 +183,9 @@ static int64_t bytes_of(core_state *state, const PointwiseTensors *self, PyObjec
 
 static int note_result(core_state *state, PointwiseTensors *self, const core_function *call, PyObject *result) {
     int64_t n_bytes = bytes_of(state, self, result);
-    if (n_bytes <= 0) return (int)n_bytes;
+    if (n_bytes <= 0) return n_bytes < 0 ? -1 : 0;
+    int64_t stream = stream_of(state, result);
+    if (stream != self->stream) return stream == -1 ? -1 : 0;
     note *n = &self->notes[self->next_note];
     forget_note(n);
     const noted what = {self, n_bytes};
@@ -185,7 +209,8 @@ static PyObject *tensors_torch_function(PyObject *object, PyObject *const *args,
     self->running = &call;
     PyObject *result = PyObject_Call(call.function, call.args, call.kwargs);
     self->running = NULL;
-    if (result != NULL && is_pointwise(state, call.function) && note_result(state, self, &call, result) < 0)
+    if (result != NULL && core_is_in(call.function, state->pointwise_functions) &&
+        note_result(state, self, &call, result) < 0)
         Py_CLEAR(result);
     return result;
 }
@@ -204,6 +229,17 @@ static int find_note(core_state *state, const PointwiseTensors *self, PyObject *
     return 0;
 }
 
+/* Have two tensors the same shape and strides? -1 with an exception. */
+static int has_form_of(core_state *state, PyObject *a, PyObject *b) {
+    core_view one = {0}, other = {0};
+    int same = core_view_read(state, a, &one) < 0 || core_view_read(state, b, &other) < 0 ? -1 : 1;
+    if (same == 1) same = PyObject_RichCompareBool(one.shape, other.shape, Py_EQ);
+    if (same == 1) same = PyObject_RichCompareBool(one.stride, other.stride, Py_EQ);
+    core_view_clear(&one);
+    core_view_clear(&other);
+    return same;
+}
+
 /* The same of a tensor that autocast has cast for the function that runs. */
 static int find_cast(core_state *state, const PointwiseTensors *self, PyObject *tensor, core_recipe *out) {
     PyObject *node = self->running == NULL ? NULL : CORE_READ(state, tensor, grad_fn);
@@ -215,11 +251,13 @@ static int find_cast(core_state *state, const PointwiseTensors *self, PyObject *
         both = PyTuple_Pack(2, self->running->args, self->running->kwargs == NULL ? Py_None : self->running->kwargs);
     if (both != NULL) operands = core_find_tensors(state, both);
     for (Py_ssize_t i = 0; operands != NULL && i < PyList_Size(operands); i++)
-        if (PyList_GetItem(operands, i) == tensor) Py_CLEAR(operands); /* the cast is its own history, not the function's */
+        if (PyList_GetItem(operands, i) == tensor)
+            Py_CLEAR(operands); /* the cast is its own history, not the function's */
     if (operands != NULL) number = PyObject_CallFunctionObjArgs(state->cast_operand, node, operands, NULL);
     if (number != NULL) index = PyLong_AsSsize_t(number);
     if (index >= 0) dtype = CORE_READ(state, tensor, dtype);
-    if (dtype != NULL) can = core_recipe_of_cast(state, out, PyList_GetItem(operands, index), dtype);
+    if (dtype != NULL) can = has_form_of(state, PyList_GetItem(operands, index), tensor);
+    if (can == 1) can = core_recipe_of_cast(state, out, PyList_GetItem(operands, index), dtype);
     Py_XDECREF(dtype);
     Py_XDECREF(number);
     Py_XDECREF(operands);
@@ -246,8 +284,11 @@ static int describe(core_state *state, PointwiseTensors *self, PyObject *tensor,
     if (out->tensor == NULL) return -1;
     out->storage = is_parameter ? -1 : core_storage_id_of(state, tensor);
     if (out->storage == -1 && PyErr_Occurred() && cannot_tell() < 0) return -1;
+    if (self->running == NULL && !is_parameter && add_storage(self, out->storage) < 0) return -1; /* by others */
     out->n_bytes = is_parameter ? 0 : bytes_of(state, self, tensor);
-    if (out->n_bytes <= 0) return (int)out->n_bytes;
+    if (out->n_bytes <= 0) return out->n_bytes < 0 ? -1 : 0;
+    int64_t stream = stream_of(state, tensor);
+    if (stream != self->stream) return stream == -1 ? -1 : 0;
     int can = find_note(state, self, tensor, &out->recipe);
     if (can == 0) can = find_cast(state, self, tensor, &out->recipe);
     if (can == 1 && !is_usable(self, out)) core_recipe_clear(&out->recipe);
@@ -292,9 +333,9 @@ static PyObject *tensors_pack(PyObject *object, PyObject *tensor) {
 
 /* ---- After the forward ---- */
 
-static uint64_t fingerprint_of(core_state *state, const item *it, Py_ssize_t index) {
+static uint64_t fingerprint_of(const item *it, Py_ssize_t index) {
     const int64_t what[] = {(int64_t)index, (int64_t)(intptr_t)it->view.dtype};
-    return ms_hash64(what, sizeof what, core_recipe_fingerprint(state, &it->recipe));
+    return ms_hash64(what, sizeof what, core_recipe_fingerprint(&it->recipe));
 }
 
 static struct trusts *find_trust(const PointwiseLayer *layer, uint64_t fingerprint) {
@@ -322,25 +363,61 @@ static int looks_alike(core_state *state, const item *it, PyObject *tensor) {
     return same;
 }
 
-/* Make it again, for the first time. -1 with an exception. */
+/* Is that the exception that is set? */
+static int is_out_of_memory(void) {
+    core_pending pending = core_set_aside();
+    PyObject *name = pending.type == NULL ? NULL : PyObject_GetAttrString(pending.type, "__name__");
+    int is_it = name != NULL && PyUnicode_CompareWithASCIIString(name, "OutOfMemoryError") == 0;
+    Py_XDECREF(name);
+    core_put_back(pending);
+    return is_it;
+}
+
+/* Make it again, for the first time; what cannot be made is not the same. -1 with an exception. */
 static int compare(core_state *state, const item *it) {
     PyObject *made = core_recipe_make(state, &it->recipe);
     int same = made == NULL ? -1 : looks_alike(state, it, made);
     if (same == 1) same = core_is_true(PyObject_CallFunctionObjArgs(state->same_bits, it->tensor, made, NULL));
     Py_XDECREF(made);
-    return same;
+    return same < 0 && !is_out_of_memory() ? cannot_tell() : same;
 }
 
 /* Does making it again give the same? -1 with an exception. */
 static int is_trusted(core_state *state, const PointwiseTensors *self, Py_ssize_t index) {
     PointwiseLayer *layer = self->layer;
     if (!layer->compares) return 1;
-    uint64_t fingerprint = fingerprint_of(state, &self->items[index], index);
+    uint64_t fingerprint = fingerprint_of(&self->items[index], index);
     const struct trusts *known = find_trust(layer, fingerprint);
     if (known != NULL || layer->n_trusts >= MAX_TRUSTS) return known != NULL && known->trust == TRUST_EQUAL;
     int same = compare(state, &self->items[index]);
     if (same >= 0 && set_trust(layer, fingerprint, same ? TRUST_EQUAL : TRUST_NEVER) < 0) return -1;
     return same;
+}
+
+/* How many of our own tensors are on a storage. */
+static int64_t count_own(const PointwiseTensors *self, int64_t storage) {
+    int64_t n = 0;
+    for (Py_ssize_t i = 0; i < self->n_items; i++) {
+        const item *it = &self->items[i];
+        n += it->tensor != NULL && it->storage == storage;
+        for (Py_ssize_t k = 0; k < it->recipe.n_operands; k++) n += it->recipe.operands[k].storage == storage;
+    }
+    return n;
+}
+
+/* Can nobody change an operand later without an error? It is saved as well, or nobody else holds it. -1 with an
+ * exception. */
+static int is_safe(core_state *state, const PointwiseTensors *self, const core_operand *operand) {
+    for (Py_ssize_t i = 0; i < self->n_items; i++)
+        if (self->items[i].tensor != NULL && self->items[i].storage == operand->storage) return 1;
+    if (state->extra_users == Py_None) return 0;
+    PyObject *storage = PyObject_CallFunctionObjArgs(state->storage_of, operand->tensor, NULL);
+    PyObject *users = storage == NULL ? NULL : PyObject_CallFunctionObjArgs(state->count_users, storage, NULL);
+    int64_t n = users == NULL ? -1 : PyLong_AsLongLong(users);
+    Py_XDECREF(users);
+    Py_XDECREF(storage);
+    if (n < 0) return -1;
+    return n == count_own(self, operand->storage) + PyLong_AsLongLong(state->extra_users);
 }
 
 /* May it be dropped? Nothing was changed, and neither it nor what it is made of leaves the layer. */
@@ -351,6 +428,10 @@ static int may_drop(core_state *state, const PointwiseTensors *self, Py_ssize_t 
     if (version != it->version) return version == -2 ? -1 : 0;
     int status;
     if (core_recipe_changed(state, &it->recipe, &status) != NULL) return status;
+    for (Py_ssize_t k = 0; k < it->recipe.n_operands; k++) {
+        int safe = is_safe(state, self, &it->recipe.operands[k]);
+        if (safe != 1) return safe;
+    }
     return is_trusted(state, self, index);
 }
 
@@ -392,7 +473,8 @@ static void choose(PointwiseTensors *self) {
             if (it->recipe.function == NULL || it->is_chosen) continue;
             if (gain_of(self, it) < self->layer->least_bytes) continue;
             for (Py_ssize_t k = 0; k < self->n_items; k++)
-                if (self->items[k].tensor != NULL && self->items[k].storage == it->storage) self->items[k].is_chosen = 1;
+                if (self->items[k].tensor != NULL && self->items[k].storage == it->storage)
+                    self->items[k].is_chosen = 1;
             is_done = 0;
         }
     }
@@ -528,18 +610,25 @@ static PyObject *layer_call(PyObject *object, PyObject *args, PyObject *kwargs) 
     PointwiseLayer *layer = (PointwiseLayer *)object;
     core_state *state = core_state_of_type(Py_TYPE(object));
     if (core_check_bound(state) < 0) return NULL;
+    if (layer->plain == NULL) {
+        PyErr_SetString(PyExc_TypeError, "this PointwiseLayer has no forward");
+        return NULL;
+    }
     PyTypeObject *type = state->pointwise_tensors_type;
     PointwiseTensors *self = (PointwiseTensors *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (self == NULL) return NULL;
+    PyObject *plain = layer->plain, *result = NULL;
     Py_INCREF(object);
+    Py_INCREF(plain);
     self->layer = layer;
-    PyObject *result = NULL;
+    self->stream = -1;
     if (add_outside(state, self, args) == 0 && add_outside(state, self, kwargs) == 0) {
         PyObject *pack = PyObject_GetAttr((PyObject *)self, state->str_pack);
-        result = core_run_in_mode(state, (PyObject *)self, pack, state->unpack_pointwise, layer->plain, args, kwargs);
+        result = core_run_in_mode(state, (PyObject *)self, pack, state->unpack_pointwise, plain, args, kwargs);
         Py_XDECREF(pack);
     }
     if (result != NULL && settle(state, self, result) < 0) Py_CLEAR(result);
+    Py_DECREF(plain);
     Py_DECREF((PyObject *)self);
     return result;
 }
@@ -617,9 +706,10 @@ static PyGetSetDef layer_getset[] = {
 };
 
 static PyType_Slot layer_slots[] = {
-    {Py_tp_doc, (void *)"PointwiseLayer(name, plain, least_bytes=..., compares=True)\n--\n\n"
-                        "Calls the forward of a layer so that results of pointwise functions, which other saved tensors "
-                        "give again, are not held until backward."},
+    {Py_tp_doc,
+     (void *)"PointwiseLayer(name, plain, least_bytes=..., compares=True)\n--\n\n"
+             "Calls the forward of a layer so that results of pointwise functions, which other saved tensors "
+             "give again, are not held until backward."},
     {Py_tp_new, PyType_GenericNew},
     {Py_tp_init, layer_init},
     {Py_tp_call, layer_call},

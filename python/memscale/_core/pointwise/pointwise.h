@@ -13,6 +13,7 @@ typedef struct core_operand {
     PyObject *weak;   /* owned weak reference, while nothing else is known to hold it; or NULL */
     PyObject *tensor; /* owned alias without history; or NULL */
     int64_t version, storage, storage_bytes;
+    const void *dtype; /* which one: never dereferenced */
 } core_operand;
 
 typedef struct core_recipe {
@@ -37,14 +38,15 @@ int core_recipe_of_cast(core_state *state, core_recipe *out, PyObject *tensor, P
 /* A copy that holds all operands. 1; 0 if one of them has died or was changed since; -1 with an exception. */
 int core_recipe_take(core_state *state, const core_recipe *from, core_recipe *out);
 
-/* The first operand that was changed in place since; NULL: none. -1 in `*status` with an exception. */
+/* The first operand that was changed in place since, or is in other memory; NULL: none. -1 in `*status` with an
+ * exception. */
 const core_operand *core_recipe_changed(core_state *state, const core_recipe *self, int *status);
 
 /* Make the tensor again. New reference. */
 PyObject *core_recipe_make(core_state *state, const core_recipe *self);
 
 /* A number that is the same for the same function on the same types of operands. */
-uint64_t core_recipe_fingerprint(core_state *state, const core_recipe *self);
+uint64_t core_recipe_fingerprint(const core_recipe *self);
 
 int core_add_pointwise(PyObject *module, core_state *state);
 PyObject *core_unpack_pointwise(PyObject *module, PyObject *handle);

@@ -1,8 +1,8 @@
 /* recipe.c - how a tensor was made, so that it can be made again.
  *
- * Only functions of one table count (state->pointwise_functions): their results depend on their operands alone, element by
- * element, and autocast does not cast for them. An operand is a tensor that the layer computed and that autograd follows,
- * so nobody is expected to change it; whether somebody did shows its version.
+ * Only functions of one table count (state->pointwise_functions): their results depend on their operands alone, element
+ * by element, and autocast does not cast for them. An operand is a tensor that the layer computed and that autograd
+ * follows; whether somebody has changed it shows its version.
  */
 #include "pointwise.h"
 
@@ -53,7 +53,7 @@ static int is_operand(core_state *state, PyObject *object) {
     return is_it;
 }
 
-/* A value that cannot change. */
+/* A value that cannot change. The name of a device is none, so text counts by keyword only. */
 static int is_constant(const core_state *state, PyObject *object) {
     return object == Py_None || PyBool_Check(object) || PyLong_CheckExact(object) || PyFloat_CheckExact(object) ||
            Py_TYPE(object) == Py_TYPE(state->mask_type); /* a torch.dtype */
@@ -63,7 +63,10 @@ static int add_operand(core_state *state, core_recipe *self, PyObject *tensor, P
     if (self->n_operands == POINTWISE_MAX_OPERANDS) return 0;
     core_operand *operand = &self->operands[self->n_operands];
     *operand = (core_operand){.position = position};
-    if (describe(state, tensor, operand) < 0) return -1;
+    PyObject *dtype = CORE_READ(state, tensor, dtype);
+    operand->dtype = dtype; /* types of torch live as long as torch */
+    Py_XDECREF(dtype);
+    if (dtype == NULL || describe(state, tensor, operand) < 0) return -1;
     operand->weak = PyWeakref_NewRef(tensor, NULL);
     if (operand->weak == NULL) return -1;
     self->n_operands++;
@@ -99,7 +102,7 @@ static int note_keywords(const core_state *state, core_recipe *self, PyObject *k
     Py_ssize_t position = 0;
     if (kwargs == NULL || PyDict_Size(kwargs) == 0) return 1;
     while (PyDict_Next(kwargs, &position, &key, &value))
-        if (!is_constant(state, value)) return 0;
+        if (!is_constant(state, value) && !PyUnicode_CheckExact(value)) return 0;
     self->kwargs = PyDict_Copy(kwargs);
     return self->kwargs == NULL ? -1 : 1;
 }
@@ -148,18 +151,23 @@ int core_recipe_of_cast(core_state *state, core_recipe *out, PyObject *tensor, P
 
 /* ---- Taking, making ---- */
 
+/* Is the tensor as it was noted: its version, and the memory that it is in? -1 with an exception. */
+static int is_same(core_state *state, const core_operand *noted, PyObject *tensor) {
+    core_operand now = {0};
+    if (describe(state, tensor, &now) < 0) return -1;
+    return now.version == noted->version && now.storage == noted->storage && now.storage_bytes == noted->storage_bytes;
+}
+
 static int take_operand(core_state *state, const core_operand *from, core_operand *out) {
     PyObject *tensor = from->tensor != NULL ? from->tensor : PyWeakref_GetObject(from->weak); /* borrowed */
     if (tensor == NULL || tensor == Py_None) return tensor == NULL ? -1 : 0;
+    Py_INCREF(tensor); /* nobody else may hold it */
+    int same = is_same(state, from, tensor);
     *out = *from;
     out->weak = NULL;
-    out->tensor = NULL;
-    Py_INCREF(tensor); /* nobody else may hold it */
-    int64_t version = core_tensor_version(state, tensor);
-    if (version == from->version) out->tensor = alias_of(state, tensor);
+    out->tensor = same == 1 ? alias_of(state, tensor) : NULL;
     Py_DECREF(tensor);
-    if (version == -2 || PyErr_Occurred()) return -1;
-    return version == from->version;
+    return same == 1 && out->tensor == NULL ? -1 : same;
 }
 
 int core_recipe_take(core_state *state, const core_recipe *from, core_recipe *out) {
@@ -179,9 +187,9 @@ int core_recipe_take(core_state *state, const core_recipe *from, core_recipe *ou
 const core_operand *core_recipe_changed(core_state *state, const core_recipe *self, int *status) {
     *status = 0;
     for (Py_ssize_t i = 0; i < self->n_operands; i++) {
-        int64_t version = core_tensor_version(state, self->operands[i].tensor);
-        if (version == -2) *status = -1;
-        if (version != self->operands[i].version) return &self->operands[i];
+        int same = is_same(state, &self->operands[i], self->operands[i].tensor);
+        if (same < 0) *status = -1;
+        if (same != 1) return &self->operands[i];
     }
     return NULL;
 }
@@ -207,14 +215,12 @@ PyObject *core_recipe_make(core_state *state, const core_recipe *self) {
     return result;
 }
 
-uint64_t core_recipe_fingerprint(core_state *state, const core_recipe *self) {
+uint64_t core_recipe_fingerprint(const core_recipe *self) {
     int64_t pointer = (int64_t)(intptr_t)self->function;
     uint64_t fingerprint = ms_hash64(&pointer, sizeof pointer, (uint64_t)self->n_operands);
     for (Py_ssize_t i = 0; i < self->n_operands; i++) {
-        PyObject *dtype = CORE_READ(state, self->operands[i].tensor, dtype);
-        pointer = (int64_t)(intptr_t)dtype; /* types of torch live as long as torch */
+        pointer = (int64_t)(intptr_t)self->operands[i].dtype;
         fingerprint = ms_hash64(&pointer, sizeof pointer, fingerprint);
-        Py_XDECREF(dtype);
     }
     return fingerprint;
 }
