@@ -429,7 +429,7 @@ enum ms_action {
     MS_ACTION_OFFLOAD_BLOCKING = 6,           /* the same, and the next unit waits until the copy is done, both times */
     MS_ACTION_RECOMPUTE_OFFLOAD = 7,          /* recomputed, from inputs that are kept in host memory */
     MS_ACTION_RECOMPUTE_OFFLOAD_BLOCKING = 8,
-    MS_ACTION_TILE = 9, /* recomputed in tiles, which need fewer temporaries */
+    MS_ACTION_TILE = 9,                 /* recomputed in tiles, which need fewer temporaries */
     MS_ACTION_RECOMPUTE_POINTWISE = 10, /* kept, but for results of pointwise functions that other saved tensors give
                                          * again: these are computed when backward needs them */
     MS_N_ACTIONS = 11

@@ -106,22 +106,16 @@ class Profile:
         plain_core: of the step as it is without MemScale: with a key-value cache, where the model makes one.
     """
 
+    has_pointwise = False  # are there pointwise results that a layer can drop?
+
     def __init__(
-        self,
-        core: _core.Profile,
-        plain: _core.Profile,
-        device: Device,
-        *,
-        fused: bool,
-        why_empirical: str = "",
-        has_pointwise: bool = False,
+        self, core: _core.Profile, plain: _core.Profile, device: Device, *, fused: bool, why_empirical: str = ""
     ) -> None:
         self.core = core
         self.plain_core = plain
         self.device = device
         self.fused = fused
         self.why_empirical = why_empirical
-        self.has_pointwise = has_pointwise  # are there pointwise results that a layer can drop?
         self.source = "empirical" if why_empirical else "static"
         self.units = tuple(
             UnitProfile(*row[:4], *(MappingProxyType(core.costs(i, phase)) for phase in (FORWARD, BACKWARD)))
@@ -414,10 +408,9 @@ def profile_step(
     """What :func:`profile` does, with positional and keyword inputs; options are those of ``trace_step``."""
     place = devices.find(device, model)
     step = trace_step(model, args, kwargs, optimizers, settings, place, **options)
-    fused = is_fused(optimizers)
-    return Profile(
-        step.core, step.plain, place, fused=fused, why_empirical=step.why_empirical, has_pointwise=step.has_pointwise
-    )
+    made = Profile(step.core, step.plain, place, fused=is_fused(optimizers), why_empirical=step.why_empirical)
+    made.has_pointwise = step.has_pointwise
+    return made
 
 
 def predict(

@@ -270,7 +270,8 @@ static ms_status read_units(reader *r, const ms__json *object) {
 /* The tape of a variant. */
 static uint32_t tape_of(const part *p, int variant) {
     uint32_t own = variant == MS__RECOMPUTED ? 0 : variant == MS__PLAIN ? 1 : 2;
-    return own < p->n_tapes ? own : p->n_tapes - 1;
+    while (own > 0 && own >= p->n_tapes) own--;
+    return own;
 }
 
 /* Put the segments of each unit where "order" has them. */

@@ -241,8 +241,7 @@ class Executor(Handle):
             plan = self._planner.at(args, kwargs, held=held)
         finally:
             self._analysing = False
-        sizes = sizes_of(args, kwargs)
-        first, self._planned_for = self._planned_for is None, (sizes, held)
+        first, self._planned_for = self._planned_for is None, (sizes_of(args, kwargs), held)
         if self._failed_for == self._planned_for:
             self._device_memory.see_next(plan)
         self._failed_for = None
@@ -250,10 +249,7 @@ class Executor(Handle):
             return
         optimizers = self._planner.optimizers if self.plan is not None else ()
         self._apply(plan)
-        if first:
-            self._messages.first_plan(plan, optimizers)
-        else:
-            self._messages.other_plan(plan, sizes, held=held)
+        self._messages.planned(plan, None if first else self._planned_for, optimizers)
 
     def _excluded(self) -> set[str]:
         return {unit.name for unit in self._units if unit.excluded is not None}

@@ -65,6 +65,15 @@ class Messages:
             self._said.add(text)
             self.info(text)
 
+    def planned(
+        self, plan: Plan, planned_for: tuple[Sizes, bool] | None, optimizers: Iterable[torch.optim.Optimizer]
+    ) -> None:
+        """There is a plan: for inputs of these sizes, and whether gradients are held; None: the first one."""
+        if planned_for is None:
+            self.first_plan(plan, optimizers)
+        else:
+            self.other_plan(plan, planned_for[0], held=planned_for[1])
+
     def first_plan(self, plan: Plan, optimizers: Iterable[torch.optim.Optimizer]) -> None:
         """The plan for the inputs that were profiled; with these optimizers, if it was another one before."""
         if f"plan: {plan.describe()}" not in self._said:

@@ -176,7 +176,7 @@ int core_recipe_take(core_state *state, const core_recipe *from, core_recipe *ou
     Py_INCREF(out->function);
     Py_INCREF(out->args);
     Py_XINCREF(out->kwargs);
-    for (Py_ssize_t i = 0; i < from->n_operands && can == 1; i++) {
+    for (Py_ssize_t i = 0; i < POINTWISE_MAX_OPERANDS && i < from->n_operands && can == 1; i++) {
         can = take_operand(state, &from->operands[i], &out->operands[i]);
         out->n_operands += can == 1;
     }
@@ -196,11 +196,12 @@ const core_operand *core_recipe_changed(core_state *state, const core_recipe *se
 
 /* The arguments with the operands in their places. New reference. */
 static PyObject *arguments_of(const core_recipe *self) {
-    Py_ssize_t n = PyTuple_Size(self->args), next = 0;
+    Py_ssize_t n = PyTuple_Size(self->args);
     PyObject *args = PyTuple_New(n);
     for (Py_ssize_t i = 0; args != NULL && i < n; i++) {
-        int is_next = next < self->n_operands && self->operands[next].position == i;
-        PyObject *value = is_next ? self->operands[next++].tensor : PyTuple_GetItem(self->args, i);
+        PyObject *value = PyTuple_GetItem(self->args, i);
+        for (Py_ssize_t k = 0; k < self->n_operands && k < POINTWISE_MAX_OPERANDS; k++)
+            if (self->operands[k].position == i) value = self->operands[k].tensor;
         Py_INCREF(value);
         (void)PyTuple_SetItem(args, i, value);
     }
