@@ -57,7 +57,7 @@ def test_a_measured_step_is_the_simulated_one(share, caplog):
     assert None not in times
     assert times == sorted(times)
     assert times[-1] > 0
-    assert sum("a step was measured" in record.message for record in caplog.records) == 1
+    assert not any("were predicted" in record.message for record in caplog.records)
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
     del other
     memscale.detach(model)
@@ -79,7 +79,7 @@ def test_measuring_waits_for_nothing():
 
 def test_a_measured_step_allocates_what_others_do():
     model, x = encoder(), torch.randn(64, 256, 256, device="cuda")
-    wrapped(model, x, enable_logging=False)
+    wrapped(model, x, mode="conservative", enable_logging=False)  # copies learn for some steps
     optimizer = torch.optim.AdamW(model.parameters())
     held = []
     for _ in range(6):
@@ -104,7 +104,7 @@ def test_a_loss_that_was_not_predicted(caplog):
 
     model, x = encoder(4), torch.randn(64, 256, 256, device="cuda")
     with caplog.at_level(logging.WARNING, "memscale"):
-        memscale.wrap(model, memscale.Config("aggressive", force_optimize=True))
+        memscale.wrap(model, memscale.Config("conservative", max_slowdown=1.0, force_optimize=True))
         train(model, x, torch.optim.AdamW(model.parameters()), 5, large)
     (record,) = [record for record in caplog.records if "were predicted" in record.message]
     assert "before the backward of layer" in record.message
