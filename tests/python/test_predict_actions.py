@@ -54,7 +54,8 @@ QUICK = [
     ("encoder", {}, "fp32", "products"),
 ]
 # Known to be too high: a layer that is called several times in a row, whose calls leave together; a U-Net whose layers
-# are recomputed here and there; and casts of weights where some layers are recomputed and others are not.
+# are recomputed here and there; casts of weights where some layers are recomputed and others are not; and a chain of
+# linear layers where one of those in between is recomputed and another offloaded, whatever is done to the rest.
 TOO_HIGH = {
     ("albert", "offload"),
     ("albert", "blocking"),
@@ -62,6 +63,7 @@ TOO_HIGH = {
     ("unet", "inputs mixed"),
     ("albert", "mixed"),
     ("distilbert", "mixed"),
+    ("mlp", "pointwise mixed"),
 }
 LONG = [
     (name, {}, precision, mixture)
