@@ -76,6 +76,12 @@ PyObject *core_view_call(PyObject *function, PyObject *what, const core_view *vi
     return result;
 }
 
+int core_cannot_tell(void) {
+    if (!PyErr_ExceptionMatches(PyExc_RuntimeError)) return -1;
+    PyErr_Clear();
+    return 0;
+}
+
 int core_view_same(const core_view *a, const core_view *b) {
     if (a->dtype != b->dtype || a->offset != b->offset) return 0;
     int same = PyObject_RichCompareBool(a->shape, b->shape, Py_EQ);

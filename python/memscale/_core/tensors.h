@@ -22,6 +22,10 @@ int core_is_true(PyObject *value); /* steals it; NULL is an exception */
 /* The version counter of a tensor, -1 for one that has none (inference tensors), -2 with an exception set. */
 int64_t core_tensor_version(core_state *state, PyObject *tensor);
 
+/* torch cannot tell something of a tensor (it has no storage, say), which it says by a RuntimeError or one of its
+ * kinds: 0, and the exception is forgotten. -1 with any other exception. */
+int core_cannot_tell(void);
+
 /* Is it still to be conjugated or negated? Its memory does not show that. -1 with an exception. */
 int core_is_lazy(core_state *state, PyObject *tensor);
 

@@ -96,13 +96,6 @@ static int is_outside(const PointwiseTensors *self, int64_t storage) {
     return 0;
 }
 
-/* torch cannot tell something of a tensor (it has no storage, say): then it is kept. */
-static int cannot_tell(void) {
-    if (!PyErr_ExceptionMatches(PyExc_RuntimeError) && !PyErr_ExceptionMatches(PyExc_NotImplementedError)) return -1;
-    PyErr_Clear();
-    return 0;
-}
-
 static int add_storage(PointwiseTensors *self, int64_t storage) {
     int64_t *grown = PyMem_Realloc(self->outside, (size_t)(self->n_outside + 1) * sizeof *grown);
     if (grown == NULL) {
@@ -138,7 +131,7 @@ static int add_outside(core_state *state, PointwiseTensors *self, PyObject *obje
     for (Py_ssize_t i = 0; status == 0 && i < PyList_Size(tensors); i++) {
         PyObject *tensor = PyList_GetItem(tensors, i);
         int64_t storage = core_storage_id_of(state, tensor);
-        status = storage == -1 && PyErr_Occurred() ? cannot_tell() : add_storage(self, storage);
+        status = storage == -1 && PyErr_Occurred() ? core_cannot_tell() : add_storage(self, storage);
         if (status == 0 && self->stream == -1) self->stream = stream_of(state, tensor);
         if (PyErr_Occurred()) status = -1;
     }
@@ -170,13 +163,13 @@ static int64_t bytes_of(core_state *state, const PointwiseTensors *self, PyObjec
     PyObject *size = CORE_READ(state, tensor, nbytes);
     int64_t n_bytes = size == NULL ? -1 : PyLong_AsLongLong(size);
     Py_XDECREF(size);
-    if (n_bytes < self->layer->least_bytes) return n_bytes == -1 && PyErr_Occurred() ? cannot_tell() : 0;
+    if (n_bytes < self->layer->least_bytes) return n_bytes == -1 && PyErr_Occurred() ? core_cannot_tell() : 0;
     PyObject *storage = PyObject_CallFunctionObjArgs(state->storage_of, tensor, NULL);
     size = storage == NULL ? NULL : PyObject_CallMethodObjArgs(storage, state->str_nbytes, NULL);
     int64_t whole = size == NULL ? -1 : PyLong_AsLongLong(size);
     Py_XDECREF(size);
     Py_XDECREF(storage);
-    if (whole == -1) return PyErr_Occurred() ? cannot_tell() : 0;
+    if (whole == -1) return PyErr_Occurred() ? core_cannot_tell() : 0;
     int is_lazy = whole == n_bytes ? core_is_lazy(state, tensor) : 1;
     return is_lazy < 0 ? -1 : is_lazy ? 0 : n_bytes;
 }
@@ -190,7 +183,7 @@ static int note_result(core_state *state, PointwiseTensors *self, const core_fun
     forget_note(n);
     const noted what = {self, n_bytes};
     int can = core_recipe_note(state, &n->recipe, call, holds, &what);
-    if (can != 1) return can < 0 ? cannot_tell() : 0;
+    if (can != 1) return can < 0 ? core_cannot_tell() : 0;
     n->version = core_tensor_version(state, result);
     n->result = n->version == -2 ? NULL : PyWeakref_NewRef(result, NULL);
     if (n->result == NULL) return -1;
@@ -283,7 +276,7 @@ static int describe(core_state *state, PointwiseTensors *self, PyObject *tensor,
     out->tensor = is_parameter ? tensor : PyObject_CallFunctionObjArgs(state->detach, tensor, NULL);
     if (out->tensor == NULL) return -1;
     out->storage = is_parameter ? -1 : core_storage_id_of(state, tensor);
-    if (out->storage == -1 && PyErr_Occurred() && cannot_tell() < 0) return -1;
+    if (out->storage == -1 && PyErr_Occurred() && core_cannot_tell() < 0) return -1;
     if (self->running == NULL && !is_parameter && add_storage(self, out->storage) < 0) return -1; /* by others */
     out->n_bytes = is_parameter ? 0 : bytes_of(state, self, tensor);
     if (out->n_bytes <= 0) return out->n_bytes < 0 ? -1 : 0;
@@ -379,7 +372,7 @@ static int compare(core_state *state, const item *it) {
     int same = made == NULL ? -1 : looks_alike(state, it, made);
     if (same == 1) same = core_is_true(PyObject_CallFunctionObjArgs(state->same_bits, it->tensor, made, NULL));
     Py_XDECREF(made);
-    return same < 0 && !is_out_of_memory() ? cannot_tell() : same;
+    return same < 0 && !is_out_of_memory() ? core_cannot_tell() : same;
 }
 
 /* Does making it again give the same? -1 with an exception. */

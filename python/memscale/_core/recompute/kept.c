@@ -272,13 +272,6 @@ static void mix_rules(kept_result *r) {
 
 /* ---- Forward ---- */
 
-/* torch cannot tell something of a tensor (it has no storage, say): then nothing is kept. */
-static int cannot_tell(void) {
-    if (!PyErr_ExceptionMatches(PyExc_RuntimeError)) return -1;
-    PyErr_Clear();
-    return 0;
-}
-
 static kept_result *add_result(core_kept *self) {
     if (self->n == self->capacity) {
         Py_ssize_t capacity = self->capacity == 0 ? 8 : self->capacity * 2;
@@ -312,7 +305,7 @@ int core_kept_open(core_state *state, core_kept *self, PyObject *function, PyObj
     PyObject *tensors = self->keeps & wanted ? find_operands(state, args, kwargs) : NULL;
     if (tensors == NULL && PyErr_Occurred()) return -1;
     int can = tensors == NULL ? 0 : 1;
-    if (can == 1 && describe_operands(state, r, tensors) < 0) can = cannot_tell();
+    if (can == 1 && describe_operands(state, r, tensors) < 0) can = core_cannot_tell();
     mix_call(self, r);
     if (can == 1) can = note_autocast(state, self, PyList_GetItem(tensors, 0)) < 0 ? -1 : 1;
     if (can == 1) can = note_generator(state, r, args, kwargs, tensors);
@@ -418,7 +411,7 @@ int core_kept_save(core_state *state, core_kept *self, PyObject *tensor) {
     core_view_clear(&fresh.view);
     Py_CLEAR(fresh.tensor);
     Py_CLEAR(self->now);
-    return cannot_tell();
+    return core_cannot_tell();
 }
 
 static int64_t bytes_of(core_state *state, PyObject *tensor) {
@@ -467,7 +460,7 @@ int core_kept_close(core_state *state, core_kept *self, const Unit *unit, PyObje
     kept_result *r = &self->results[self->n - 1];
     core_pending pending = core_set_aside(); /* the function's own */
     int can = keep_result(state, r, result, n_saved);
-    if (can < 0) can = cannot_tell();
+    if (can < 0) can = core_cannot_tell();
     Py_CLEAR(self->now);
     mix_rules(r);
     if (can == 1 && core_unit_trust(unit, r->fingerprint) != TRUST_NEVER)
