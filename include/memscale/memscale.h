@@ -777,6 +777,67 @@ typedef struct ms_gpu_link {
  * MS_E_UNAVAILABLE, MS_E_CUDA (also: out of device memory), MS_E_NO_MEMORY. */
 MS_NODISCARD MS_API ms_status ms_gpu_measure_link(ms_gpu *gpu, int64_t device, int64_t n_bytes, ms_gpu_link *out);
 
+/* ---- Pointwise programs ----------------------------------------------------------------------------------------- */
+
+/* What is computed element by element from up to four tensors, as one kernel: it gives the bits that torch's functions
+ * give one after the other on a GPU. */
+enum { MS_POINTWISE_MAX_INPUTS = 4, MS_POINTWISE_MAX_OPS = 32, MS_POINTWISE_SCALAR = -1 };
+
+/* Types of tensors. */
+enum ms_pointwise_dtype {
+    MS_POINTWISE_FP32 = 0,
+    MS_POINTWISE_BF16 = 1,
+    MS_POINTWISE_FP16 = 2,
+    MS_N_POINTWISE_DTYPES = 3
+};
+
+enum ms_pointwise_kind {
+    MS_POINTWISE_CAST = 0, /* of `a`, as all that follow up to GELU_TANH */
+    MS_POINTWISE_NEG = 1,
+    MS_POINTWISE_ABS = 2,
+    MS_POINTWISE_RELU = 3,
+    MS_POINTWISE_TANH = 4,
+    MS_POINTWISE_SIGMOID = 5,
+    MS_POINTWISE_SILU = 6,
+    MS_POINTWISE_GELU = 7,
+    MS_POINTWISE_GELU_TANH = 8,
+    MS_POINTWISE_ADD = 9, /* of `a` and `b` */
+    MS_POINTWISE_SUB = 10,
+    MS_POINTWISE_MUL = 11,
+    MS_POINTWISE_DIV = 12,
+    MS_N_POINTWISE_KINDS = 13
+};
+
+/* One operation. An operand is an input (its number), the result of an earlier operation (n_inputs + its number), or
+ * MS_POINTWISE_SCALAR; `b` counts for two operands only. It is computed in 32 bits and rounded to `dtype`. */
+typedef struct ms_pointwise_op {
+    int32_t kind, dtype, a, b; /* enum ms_pointwise_kind, enum ms_pointwise_dtype */
+    double scalar;             /* is rounded to 32 bits */
+} ms_pointwise_op;
+
+/* The last operation gives the result. */
+typedef struct ms_pointwise {
+    uint64_t struct_bytes;
+    int64_t n_inputs, n_ops;
+    int32_t input_dtypes[MS_POINTWISE_MAX_INPUTS];
+    ms_pointwise_op ops[MS_POINTWISE_MAX_OPS];
+} ms_pointwise;
+
+/* Its source for NVRTC, with one kernel ms_pointwise_kernel. Free it with ms_free. Any thread. Errors: MS_E_INVALID,
+ * MS_E_NO_MEMORY. */
+MS_NODISCARD MS_API ms_status ms_pointwise_source(const ms_pointwise *program, char **out);
+
+/* Compute it on the host, for n elements: one address for each input. The output may be no input. Any thread. Errors:
+ * MS_E_INVALID. */
+MS_NODISCARD MS_API ms_status ms_pointwise_run(const ms_pointwise *program, const void *const *inputs, void *output,
+                                               int64_t n);
+
+/* Queue it on a stream (as in ms_gpu_checksum), with device addresses that stay valid until it is done. A program is
+ * compiled when it first runs on a device, and kept on disk as all programs are. Any thread. Errors: MS_E_INVALID,
+ * MS_E_UNAVAILABLE (no NVRTC, or it cannot compile it), MS_E_CUDA, MS_E_NO_MEMORY. */
+MS_NODISCARD MS_API ms_status ms_gpu_pointwise(ms_gpu *gpu, int64_t device, const ms_pointwise *program,
+                                               const uint64_t *inputs, uint64_t output, int64_t n, uint64_t stream);
+
 /* ---- Units of a model ------------------------------------------------------------------------------------------ */
 
 enum ms_module_flag {

@@ -367,8 +367,16 @@ class PointwiseLayer:
     plain: Callable[..., Any]
     on_make: Callable[[], Any] | None
     on_made: Callable[[], Any] | None
+    fuser: Gpu | Callable[..., Tensor] | bool | None
     trusts: list[str]
-    def __init__(self, name: str, plain: Callable[..., Any], least_bytes: int = ..., compares: bool = ...) -> None: ...
+    def __init__(
+        self,
+        name: str,
+        plain: Callable[..., Any],
+        least_bytes: int = ...,
+        compares: bool = ...,
+        fuser: Gpu | Callable[..., Tensor] | bool | None = None,
+    ) -> None: ...
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
 class PointwiseTensors:

@@ -32,6 +32,7 @@
     X(ms_plan_entry, other_ns)                                                                                         \
     X(ms_plan_request, flags)                                                                                          \
     X(ms_plan_summary, parts)                                                                                          \
+    X(ms_pointwise, ops)                                                                                               \
     X(ms_prediction, simulation)                                                                                       \
     X(ms_profile_request, unit_flags)                                                                                  \
     X(ms_profile_view, outside_bytes)                                                                                  \

@@ -15,7 +15,7 @@
 
 struct ms__loaded {
     ms__loaded *next;
-    const char *name; /* of the program: it lives as long as the library */
+    char name[MS__PROGRAM_NAME_BYTES];
     ms__cu_module module;
     ms__cu_function function; /* NULL: the program cannot be loaded */
     char reason[800];
@@ -121,7 +121,7 @@ static ms_status get(ms_gpu *gpu, int64_t index, const ms__program *program, con
     if (found == NULL) {
         ms__loaded *mine = calloc(1, sizeof *mine);
         if (mine == NULL) return ms__fail_memory(sizeof *mine);
-        mine->name = program->name;
+        (void)snprintf(mine->name, sizeof mine->name, "%s", program->name);
         ms_status status = load_any(gpu, index, program, mine);
         if (status == MS_E_UNAVAILABLE) {
             (void)snprintf(mine->reason, sizeof mine->reason, "%s", ms_error_message());
@@ -138,6 +138,10 @@ static ms_status get(ms_gpu *gpu, int64_t index, const ms__program *program, con
     if (found->function == NULL) return ms__fail(MS_E_UNAVAILABLE, "%s", found->reason);
     *out = found;
     return MS_OK;
+}
+
+bool ms__program_is_loaded(const ms_gpu *gpu, int64_t device, const char *name) {
+    return find(atomic_load_explicit(&gpu->devices[device].loaded, memory_order_acquire), name) != NULL;
 }
 
 ms_status ms__program_launch(ms_gpu *gpu, int64_t device, const ms__program *program, const ms__launch *launch) {

@@ -9,6 +9,8 @@
 
 #include "gpu.h"
 
+#define MS__PROGRAM_NAME_BYTES 48
+
 typedef struct ms__program {
     const char *name;   /* one word, unique: for messages, the cache's files, and to find it again */
     const char *entry;  /* the extern "C" function */
@@ -31,6 +33,9 @@ typedef struct ms__image {
 /* Queue one launch. The device's context must be current (ms__gpu_enter). Errors: MS_E_UNAVAILABLE (neither NVRTC nor
  * PTX gave a program that the device can load; the message says why), MS_E_CUDA, MS_E_NO_MEMORY. */
 ms_status ms__program_launch(ms_gpu *gpu, int64_t device, const ms__program *program, const ms__launch *launch);
+
+/* Has it been loaded, or has that failed? Then a launch does not read the source. */
+bool ms__program_is_loaded(const ms_gpu *gpu, int64_t device, const char *name);
 
 /* Compile for a capability with NVRTC. Errors: MS_E_UNAVAILABLE (also: it does not compile, with the beginning of the
  * compiler's log), MS_E_NO_MEMORY. */

@@ -127,6 +127,31 @@ _POINTWISE = (
     "tanh to type type_as float half bfloat16 double"
 )
 
+# Those of which chains are computed as one program on a GPU, by their name in _core/pointwise/fused.c. Autocast may cast
+# for these: a program computes in the type of the result.
+_FUSED = {
+    "cast": "to type type_as float half bfloat16",
+    "neg": "neg negative __neg__",
+    "abs": "abs",
+    "relu": "relu",
+    "tanh": "tanh",
+    "sigmoid": "sigmoid",
+    "silu": "silu",
+    "gelu": "gelu",
+    "add": "add __add__ __radd__",
+    "sub": "sub __sub__ subtract",
+    "rsub": "rsub __rsub__",
+    "mul": "mul __mul__ __rmul__ multiply",
+    "div": "div __truediv__ divide true_divide",
+    "square": "square",
+    "pow": "pow __pow__",
+}
+
+
+def _new_result(like: torch.Tensor, dtype: torch.dtype, shape: Any) -> torch.Tensor:
+    with torch._C.DisableTorchFunction():
+        return torch.empty(shape, dtype=dtype, device=like.device)
+
 
 def _extra_users() -> int | None:
     """What `_count_users` counts beyond the tensors on a storage."""
@@ -163,6 +188,13 @@ BINDINGS = {
     "attention_functions": _ATTENTION_FUNCTIONS,
     "product_functions": _PRODUCT_FUNCTIONS,
     "pointwise_functions": tuple(filter(callable, _named((torch, torch.Tensor, nnf), _POINTWISE))),
+    "fused_functions": {
+        function: name
+        for name, names in _FUSED.items()
+        for function in filter(callable, _named((torch, torch.Tensor, nnf), names))
+    },
+    "fused_dtypes": (torch.float32, torch.bfloat16, torch.float16),
+    "new_result": _new_result,
     "cast_function": torch.Tensor.to,
     "extra_users": _extra_users(),
     "make_again": _make_again,

@@ -39,6 +39,14 @@ def make() -> _core.Gpu:
     return _core.Gpu(nvrtc=nvrtc_candidates())
 
 
+def fuser(device: torch.device) -> _core.Gpu | None:
+    """What computes chains of pointwise functions there as one kernel; None where nothing can compile it."""
+    if device.type != "cuda" or torch.version.cuda is None:
+        return None
+    works = {name for name, works, *_ in get().components() if works}
+    return get() if {"driver", "nvrtc"} <= works else None
+
+
 def nvrtc_candidates() -> list[str]:
     """Where NVRTC may be, best first: loaded already, from torch's packages, in torch's own folder, the system's."""
     folder = Path(torch.__file__).parent

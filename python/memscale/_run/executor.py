@@ -207,7 +207,7 @@ class Executor(Handle):
         self._device_memory.use(plan)
         self._offloading.use(plan)
         self._spacer.use(plan)
-        assign(self._units, plan)
+        assign(self._units, plan, self._device)
 
     def _analyse(
         self, called: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_sample: bool = False

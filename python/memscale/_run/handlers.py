@@ -10,6 +10,7 @@ import torch
 
 from .. import _core
 from .._base.vocabulary import ACTIONS
+from .._hw import gpu
 from .._trace.model_modules import calls_compiled
 from ..plans import Plan
 from .hooks import active_hooks
@@ -147,13 +148,15 @@ _BESIDE: dict[Handler | None, Handler] = {
 }
 
 
-def assign(units: Iterable[Unit], plan: Plan) -> None:
+def assign(units: Iterable[Unit], plan: Plan, device: torch.device) -> None:
     """Let units run as the plan says, from their next forward on."""
     entries = {entry.name: entry for entry in plan.entries}
     offloads = any(ACTIONS[entry.action].needs_link for entry in plan.entries)
     for unit in units:
         entry = entries[unit.name]
         row = ACTIONS[entry.action]
+        if row.identifier == "recompute_pointwise" and device.type == "cuda":
+            unit.pointwise.fuser = gpu.fuser(device)
         times = (entry.leaves_after, entry.fetched_before)
         unit.schedule = (*(times if any(times) else (_LEAVING, _LEAVING)), row.waits)
         _set(unit, row.identifier, row.keeps)

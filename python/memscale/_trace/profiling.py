@@ -16,6 +16,7 @@ from .._base.attachment import HANDLE, touched_modules
 from .._base.log import logger
 from .._base.step_kinds import PRECISIONS
 from .._core import Device
+from .._hw.gpu import fuser
 from .._hw.memory import host
 from ..config import Config
 from ..errors import MemScaleError
@@ -90,8 +91,7 @@ def trace_step(
         MemScaleError: neither works.
     """
     autocast, dtype = _types_of(precision, device)
-    figures = (device.name, device.usable_bytes, device.n_multiprocessors)
-    target = Target(device.kind, device.capability, autocast, dtype, *figures)
+    target = _target_of(device, model, autocast, dtype)
     tracer = Tracer(model, target, called)
     samples = at_shapes(args, kwargs) if shapes else [(args, kwargs)]
     tracer.know_values(samples)
@@ -122,6 +122,14 @@ def trace_step(
     return step
 
 
+def _target_of(device: Device, model: nn.Module, autocast: torch.dtype | None, dtype: torch.dtype | None) -> Target:
+    """A GPU that is not here has NVRTC, as every one with a torch of pip."""
+    place = gpu_of(device, model)
+    fuses = device.kind == "cuda" and (place is None or fuser(place) is not None)
+    figures = (device.name, device.usable_bytes, device.n_multiprocessors)
+    return Target(device.kind, device.capability, autocast, dtype, fuses, *figures)
+
+
 def trace_samples(
     model: nn.Module,
     samples: list[Input],
@@ -137,8 +145,7 @@ def trace_samples(
         NotAnalysedError: it cannot be analysed statically.
     """
     autocast, _ = _types_of(None, device)
-    figures = (device.name, device.usable_bytes, device.n_multiprocessors)
-    tracer = Tracer(model, Target(device.kind, device.capability, autocast, None, *figures), called)
+    tracer = Tracer(model, _target_of(device, model, autocast, None), called)
     tracer.know_values(samples)
     work = _Work(tracer, (loss_of, maker_of(optimizers, device.kind == "cuda")), evaluation=False)
     try:

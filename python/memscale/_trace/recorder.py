@@ -13,7 +13,7 @@ from array import array
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from .. import _core
 from .._base.vocabulary import ACTIVATION
@@ -38,6 +38,7 @@ _IN_PLACE = {
 }
 _MAKES_ITS_OWN = ("GatherBackward0", "IndexBackward0")  # of zeros
 _EVER_IN_PLACE = set().union(*_IN_PLACE.values())
+_FUSED = "memscale.pointwise"
 _DROPOUT = torch.ops.aten.native_dropout.default
 _LEAF = 1 << 62  # sequence numbers of the nodes that accumulate gradients are above this
 
@@ -77,6 +78,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.device_types = {device_type}
         self.recompute = recompute
         self.pointwise = False  # are results of pointwise functions made again in backward?
+        self.fuses = False  # are chains of them made again as one kernel?
         self.values = Values()
         self._shapes = shapes
         self.unit = -1
@@ -236,6 +238,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         n_inputs, n_outputs = (middle - first) // width, (len(trace.operands) - middle) // width
         trace.ops.extend((name, first // width, n_inputs, n_outputs))
 
+    def run_fused(self, operands: tuple[torch.Tensor, ...], dtype: torch.dtype, shape: Any) -> torch.Tensor:
+        """What one kernel computes from these operands, as an operation of its own."""
+        with torch._C.DisableTorchFunction(), _disable_current_modes():
+            result = torch.empty(shape, dtype=dtype, device="meta")
+            self._record(_FUSED, operands, None, result)
+        return result
+
     def _name(self, func: Any, args: Any) -> int:
         """The number of an operation's name, with what its kernel's memory depends on."""
         names = self.trace.names
@@ -320,7 +329,7 @@ def _counts(tensor: torch.Tensor) -> tuple[int, int]:
 @functools.cache
 def _holders_of_alias() -> int:
     """What torch counts for a storage that one alias holds."""
-    with torch.utils._python_dispatch._disable_current_modes():
+    with _disable_current_modes():
         alias = torch.empty(2, device="meta").detach()
         alias.untyped_storage()
         return _counts(alias)[0]
@@ -353,7 +362,7 @@ def _counts_if_alone() -> tuple[int, int]:
                 seen.append(_counts(old))
             return func(*args, **(kwargs or {}))
 
-    with torch.utils._python_dispatch._disable_current_modes(), torch.enable_grad():
+    with _disable_current_modes(), torch.enable_grad():
         x = torch.empty(2, device="meta", requires_grad=True) * 1
         loss = torch.cat((x * 2, x * 3)).sum()
         with torch.autograd.set_multithreading_enabled(False), Watch():
@@ -363,7 +372,7 @@ def _counts_if_alone() -> tuple[int, int]:
 
 def _sequence_now() -> int:
     """The number that autograd gives to its next node."""
-    with torch.enable_grad(), torch.utils._python_dispatch._disable_current_modes():
+    with torch.enable_grad(), _disable_current_modes():
         leaf = torch.empty(0, requires_grad=True)
         node: Any = leaf.view(0).grad_fn
         return int(node._sequence_nr()) + 1

@@ -37,6 +37,7 @@ class Target:
         capability: of the GPU, as 10 * major + minor.
         autocast: the dtype of autocast around forward and loss, or None.
         dtype: what the model is converted to, or None: it stays as it is.
+        fuses: are chains of pointwise functions computed again as one kernel?
         name, memory_bytes, n_multiprocessors: of the GPU, for models that ask; 0: unknown. The last is the number of
             threads of a CPU; 0: as many as torch has now.
     """
@@ -45,6 +46,7 @@ class Target:
     capability: int = 80
     autocast: torch.dtype | None = None
     dtype: torch.dtype | None = None
+    fuses: bool = False
     name: str = "GPU"
     memory_bytes: int = 0
     n_multiprocessors: int = 0

@@ -53,6 +53,7 @@ class _TracedUnit:
         self.unit.on_save = recorder.note_save
         self.unit.put_inputs = recorder.note_inputs
         self.pointwise = _core.PointwiseLayer(name, self.plain, **POINTWISE)
+        self.pointwise.fuser = recorder.run_fused if recorder.fuses else None
         self.pointwise.on_make = self._begin_recompute
         self.pointwise.on_made = functools.partial(recorder.recompute_unit, -1)
 
@@ -196,6 +197,7 @@ class Tracer:
         trace = Trace()
         recorder = Recorder(trace, "meta", recompute, self.not_recomputable, self._shapes)
         recorder.pointwise = pointwise
+        recorder.fuses = self.target.fuses
         recorder.values.copies = self._copies
         rules = Rules(self.target, recorder.values, recorder.ignore, recorder.begin_function, recorder.end_function)
         target = enter_target(self.target, rules.forget_casts)

@@ -35,6 +35,7 @@ typedef struct PointwiseLayer {
     PyObject *name;              /* owned str */
     PyObject *plain;             /* owned: its forward */
     PyObject *on_make, *on_made; /* owned: called before and after a tensor is made in backward; or None */
+    PyObject *fuser;             /* owned: see fused.c; NULL or None: torch's functions are called again */
     int64_t least_bytes;         /* smaller tensors are kept */
     char compares;               /* compare what is made again for the first time */
     struct trusts {
@@ -107,8 +108,7 @@ static int add_storage(PointwiseTensors *self, int64_t storage) {
     return 0;
 }
 
-/* The current stream of a tensor's device as a number, 0 where there are none; -1 with an exception. */
-static int64_t stream_of(core_state *state, PyObject *tensor) {
+int64_t core_stream_of(core_state *state, PyObject *tensor, int64_t *out_device) {
     PyObject *device = CORE_READ(state, tensor, device);
     PyObject *index = device == NULL ? NULL : PyObject_GetAttr(device, state->str_index);
     PyObject *kind = index == NULL ? NULL : PyObject_GetAttr(device, state->str_type);
@@ -116,12 +116,18 @@ static int64_t stream_of(core_state *state, PyObject *tensor) {
     if (kind != NULL && PyUnicode_CompareWithASCIIString(kind, "cuda") == 0 && index != Py_None) {
         PyObject *number = PyObject_CallFunctionObjArgs(state->raw_stream, index, NULL);
         stream = number == NULL ? -1 : PyLong_AsLongLong(number);
+        *out_device = PyLong_AsLongLong(index);
         Py_XDECREF(number);
     }
     Py_XDECREF(kind);
     Py_XDECREF(index);
     Py_XDECREF(device);
     return stream;
+}
+
+static int64_t stream_of(core_state *state, PyObject *tensor) {
+    int64_t device;
+    return core_stream_of(state, tensor, &device);
 }
 
 /* The storages of the tensors in an object are those of others. With the first one, note the stream. */
@@ -174,7 +180,87 @@ static int64_t bytes_of(core_state *state, const PointwiseTensors *self, PyObjec
     return is_lazy < 0 ? -1 : is_lazy ? 0 : n_bytes;
 }
 
-static int note_result(core_state *state, PointwiseTensors *self, const core_function *call, PyObject *result) {
+static int fuses(const PointwiseLayer *layer) { return layer->fuser != NULL && layer->fuser != Py_None; }
+
+/* Is it a function whose results are noted? */
+static int is_noted(const core_state *state, const PointwiseTensors *self, PyObject *function) {
+    return core_is_in(function, state->pointwise_functions) ||
+           (fuses(self->layer) && PyDict_GetItem(state->fused_functions, function) != NULL);
+}
+
+/* How a tensor was made, if that was noted: 1, 0 if not, -1 with an exception. */
+static int find_note(core_state *state, const PointwiseTensors *self, PyObject *tensor, const core_recipe **out) {
+    for (Py_ssize_t i = 0; i < N_NOTES; i++) {
+        const note *n = &self->notes[i];
+        if (n->result == NULL || PyWeakref_GetObject(n->result) != tensor) continue;
+        int64_t version = core_tensor_version(state, tensor);
+        if (version != n->version) return version == -2 ? -1 : 0;
+        *out = &n->recipe;
+        return 1;
+    }
+    return 0;
+}
+
+/* core_finder.find: also of what the tensor is a view of. Where a recipe begins with tensors of others, what it made
+ * may be had, and the recipe not. */
+static int find_recipe(core_state *state, const void *holder, PyObject *tensor, const core_recipe **out) {
+    const PointwiseTensors *self = ((const noted *)holder)->self;
+    const core_recipe *found = NULL;
+    PyObject *base = CORE_READ(state, tensor, _base);
+    int status = base == NULL ? -1 : find_note(state, self, base == Py_None ? tensor : base, &found);
+    Py_XDECREF(base);
+    int is_own = status == 1;
+    for (Py_ssize_t i = 0; is_own && i < found->n_operands; i++) is_own = !is_outside(self, found->operands[i].storage);
+    if (is_own) *out = found;
+    return status < 0 ? -1 : 0;
+}
+
+/* Its operands are the layer's own, and no views of it. */
+static int is_usable(const PointwiseTensors *self, const item *it) {
+    for (Py_ssize_t i = 0; i < it->recipe.n_operands; i++) {
+        int64_t storage = it->recipe.operands[i].storage;
+        if (storage == it->storage || is_outside(self, storage)) return 0;
+    }
+    return !is_outside(self, it->storage);
+}
+
+/* The notes that begin with the same tensor as this recipe hold it, too: it may not be there any more when they are
+ * asked. -1 with an exception. */
+static int share(core_state *state, PointwiseTensors *self, const core_recipe *taken, const core_recipe *from) {
+    for (Py_ssize_t i = 0; i < N_NOTES; i++) {
+        core_recipe *other = &self->notes[i].recipe;
+        for (Py_ssize_t k = 0; other->program != NULL && k < other->n_operands; k++)
+            for (Py_ssize_t t = 0; t < taken->n_operands; t++) {
+                core_operand *operand = &other->operands[k];
+                if (operand->tensor != NULL || operand->weak != from->operands[t].weak) continue;
+                operand->tensor = PyObject_CallFunctionObjArgs(state->detach, taken->operands[t].tensor, NULL);
+                if (operand->tensor == NULL) return -1;
+            }
+    }
+    return 0;
+}
+
+/* Functions such as tanh save their own result, before it is noted. -1 with an exception. */
+static int note_saved_result(core_state *state, PointwiseTensors *self, const note *n, PyObject *result,
+                             Py_ssize_t first_item) {
+    int64_t storage = first_item < self->n_items ? core_storage_id_of(state, result) : -1;
+    if (storage == -1) return PyErr_Occurred() ? -1 : 0;
+    for (Py_ssize_t i = first_item; i < self->n_items; i++) {
+        item *it = &self->items[i];
+        if (it->storage != storage || it->n_bytes <= 0 || core_recipe_is_set(&it->recipe)) continue;
+        int can = it->version == n->version ? core_recipe_take(state, &n->recipe, &it->recipe) : 0;
+        if (can == 1 && !is_usable(self, it)) core_recipe_clear(&it->recipe);
+        if (core_recipe_is_set(&it->recipe) &&
+            (share(state, self, &it->recipe, &n->recipe) < 0 || core_view_read(state, it->tensor, &it->view) < 0))
+            can = -1;
+        if (can < 0) return -1;
+    }
+    return 0;
+}
+
+/* What a function of the table has returned, which has saved the items from the first one on. */
+static int note_result(core_state *state, PointwiseTensors *self, const core_function *call, PyObject *result,
+                       Py_ssize_t first_item) {
     int64_t n_bytes = bytes_of(state, self, result);
     if (n_bytes <= 0) return n_bytes < 0 ? -1 : 0;
     int64_t stream = stream_of(state, result);
@@ -182,13 +268,16 @@ static int note_result(core_state *state, PointwiseTensors *self, const core_fun
     note *n = &self->notes[self->next_note];
     forget_note(n);
     const noted what = {self, n_bytes};
-    int can = core_recipe_note(state, &n->recipe, call, holds, &what);
+    const core_finder finder = {find_recipe, holds, &what};
+    int can = fuses(self->layer) ? core_fused_note(state, &n->recipe, call, result, &finder) : 0;
+    if (can == 0 && core_is_in(call->function, state->pointwise_functions))
+        can = core_recipe_note(state, &n->recipe, call, holds, &what);
     if (can != 1) return can < 0 ? core_cannot_tell() : 0;
     n->version = core_tensor_version(state, result);
     n->result = n->version == -2 ? NULL : PyWeakref_NewRef(result, NULL);
     if (n->result == NULL) return -1;
     self->next_note = (self->next_note + 1) % N_NOTES;
-    return 0;
+    return note_saved_result(state, self, n, result, first_item);
 }
 
 PyDoc_STRVAR(function_doc, "__torch_function__($self, function, types, args, kwargs=None, /)\n--\n\n"
@@ -199,11 +288,11 @@ static PyObject *tensors_torch_function(PyObject *object, PyObject *const *args,
     core_state *state = core_state_of_type(Py_TYPE(object));
     core_function call;
     if (core_read_function(args, n, &call) < 0) return NULL;
+    Py_ssize_t first_item = self->n_items;
     self->running = &call;
     PyObject *result = PyObject_Call(call.function, call.args, call.kwargs);
     self->running = NULL;
-    if (result != NULL && core_is_in(call.function, state->pointwise_functions) &&
-        note_result(state, self, &call, result) < 0)
+    if (result != NULL && is_noted(state, self, call.function) && note_result(state, self, &call, result, first_item) < 0)
         Py_CLEAR(result);
     return result;
 }
@@ -211,15 +300,12 @@ static PyObject *tensors_torch_function(PyObject *object, PyObject *const *args,
 /* ---- Pack ---- */
 
 /* How a tensor was made that is saved now: 1, 0 if that is not known, -1 with an exception. */
-static int find_note(core_state *state, const PointwiseTensors *self, PyObject *tensor, core_recipe *out) {
-    for (Py_ssize_t i = 0; i < N_NOTES; i++) {
-        const note *n = &self->notes[i];
-        if (n->result == NULL || PyWeakref_GetObject(n->result) != tensor) continue;
-        int64_t version = core_tensor_version(state, tensor);
-        if (version != n->version) return version == -2 ? -1 : 0;
-        return core_recipe_take(state, &n->recipe, out);
-    }
-    return 0;
+static int take_note(core_state *state, PointwiseTensors *self, PyObject *tensor, core_recipe *out) {
+    const core_recipe *found = NULL;
+    int can = find_note(state, self, tensor, &found);
+    if (can == 1) can = core_recipe_take(state, found, out);
+    if (can == 1 && found->program != NULL && share(state, self, out, found) < 0) can = -1;
+    return can;
 }
 
 /* Have two tensors the same shape and strides? -1 with an exception. */
@@ -233,8 +319,23 @@ static int has_form_of(core_state *state, PyObject *a, PyObject *b) {
     return same;
 }
 
+static int note_cast(core_state *state, PointwiseTensors *self, PyObject *operand, PyObject *tensor, PyObject *dtype,
+                     core_recipe *out) {
+    if (fuses(self->layer)) {
+        core_recipe fresh;
+        const noted what = {self, INT64_MAX}; /* what it begins with is held */
+        const core_finder finder = {find_recipe, holds, &what};
+        int can = core_fused_cast(state, &fresh, operand, tensor, &finder);
+        if (can == 1) can = core_recipe_take(state, &fresh, out);
+        if (can == 1 && share(state, self, out, &fresh) < 0) can = -1;
+        core_recipe_clear(&fresh);
+        if (can != 0) return can;
+    }
+    return core_recipe_of_cast(state, out, operand, dtype);
+}
+
 /* The same of a tensor that autocast has cast for the function that runs. */
-static int find_cast(core_state *state, const PointwiseTensors *self, PyObject *tensor, core_recipe *out) {
+static int find_cast(core_state *state, PointwiseTensors *self, PyObject *tensor, core_recipe *out) {
     PyObject *node = self->running == NULL ? NULL : CORE_READ(state, tensor, grad_fn);
     int is_cast = node != NULL && Py_TYPE(node) == (PyTypeObject *)state->cast_node_type;
     PyObject *both = NULL, *operands = NULL, *number = NULL, *dtype = NULL;
@@ -250,22 +351,13 @@ static int find_cast(core_state *state, const PointwiseTensors *self, PyObject *
     if (number != NULL) index = PyLong_AsSsize_t(number);
     if (index >= 0) dtype = CORE_READ(state, tensor, dtype);
     if (dtype != NULL) can = has_form_of(state, PyList_GetItem(operands, index), tensor);
-    if (can == 1) can = core_recipe_of_cast(state, out, PyList_GetItem(operands, index), dtype);
+    if (can == 1) can = note_cast(state, self, PyList_GetItem(operands, index), tensor, dtype, out);
     Py_XDECREF(dtype);
     Py_XDECREF(number);
     Py_XDECREF(operands);
     Py_XDECREF(both);
     Py_XDECREF(node);
     return PyErr_Occurred() ? -1 : can;
-}
-
-/* Its operands are the layer's own, and no views of it. */
-static int is_usable(const PointwiseTensors *self, const item *it) {
-    for (Py_ssize_t i = 0; i < it->recipe.n_operands; i++) {
-        int64_t storage = it->recipe.operands[i].storage;
-        if (storage == it->storage || is_outside(self, storage)) return 0;
-    }
-    return !is_outside(self, it->storage);
 }
 
 static int describe(core_state *state, PointwiseTensors *self, PyObject *tensor, item *out) {
@@ -282,10 +374,10 @@ static int describe(core_state *state, PointwiseTensors *self, PyObject *tensor,
     if (out->n_bytes <= 0) return out->n_bytes < 0 ? -1 : 0;
     int64_t stream = stream_of(state, tensor);
     if (stream != self->stream) return stream == -1 ? -1 : 0;
-    int can = find_note(state, self, tensor, &out->recipe);
+    int can = take_note(state, self, tensor, &out->recipe);
     if (can == 0) can = find_cast(state, self, tensor, &out->recipe);
     if (can == 1 && !is_usable(self, out)) core_recipe_clear(&out->recipe);
-    if (out->recipe.function == NULL) return can < 0 ? -1 : 0;
+    if (!core_recipe_is_set(&out->recipe)) return can < 0 ? -1 : 0;
     return core_view_read(state, tensor, &out->view);
 }
 
@@ -367,8 +459,8 @@ static int is_out_of_memory(void) {
 }
 
 /* Make it again, for the first time; what cannot be made is not the same. -1 with an exception. */
-static int compare(core_state *state, const item *it) {
-    PyObject *made = core_recipe_make(state, &it->recipe);
+static int compare(core_state *state, const PointwiseLayer *layer, const item *it) {
+    PyObject *made = core_recipe_make(state, &it->recipe, &it->view, layer->fuser);
     int same = made == NULL ? -1 : looks_alike(state, it, made);
     if (same == 1) same = core_is_true(PyObject_CallFunctionObjArgs(state->same_bits, it->tensor, made, NULL));
     Py_XDECREF(made);
@@ -382,7 +474,7 @@ static int is_trusted(core_state *state, const PointwiseTensors *self, Py_ssize_
     uint64_t fingerprint = fingerprint_of(&self->items[index], index);
     const struct trusts *known = find_trust(layer, fingerprint);
     if (known != NULL || layer->n_trusts >= MAX_TRUSTS) return known != NULL && known->trust == TRUST_EQUAL;
-    int same = compare(state, &self->items[index]);
+    int same = compare(state, layer, &self->items[index]);
     if (same >= 0 && set_trust(layer, fingerprint, same ? TRUST_EQUAL : TRUST_NEVER) < 0) return -1;
     return same;
 }
@@ -416,7 +508,7 @@ static int is_safe(core_state *state, const PointwiseTensors *self, const core_o
 /* May it be dropped? Nothing was changed, and neither it nor what it is made of leaves the layer. */
 static int may_drop(core_state *state, const PointwiseTensors *self, Py_ssize_t index) {
     const item *it = &self->items[index];
-    if (it->tensor == NULL || it->recipe.function == NULL || !is_usable(self, it)) return 0;
+    if (it->tensor == NULL || !core_recipe_is_set(&it->recipe) || !is_usable(self, it)) return 0;
     int64_t version = core_tensor_version(state, it->tensor);
     if (version != it->version) return version == -2 ? -1 : 0;
     int status;
@@ -444,7 +536,7 @@ static int64_t gain_of(const PointwiseTensors *self, const item *chosen) {
     int64_t gain = chosen->n_bytes;
     for (Py_ssize_t i = 0; i < self->n_items; i++) {
         const item *it = &self->items[i];
-        if (it->tensor != NULL && it->storage == chosen->storage && it->recipe.function == NULL) return 0;
+        if (it->tensor != NULL && it->storage == chosen->storage && !core_recipe_is_set(&it->recipe)) return 0;
         for (Py_ssize_t k = 0; it->is_chosen && k < it->recipe.n_operands; k++)
             if (it->recipe.operands[k].storage == chosen->storage) return 0;
     }
@@ -463,7 +555,7 @@ static void choose(PointwiseTensors *self) {
         is_done = 1;
         for (Py_ssize_t i = 0; i < self->n_items; i++) {
             item *it = &self->items[i];
-            if (it->recipe.function == NULL || it->is_chosen) continue;
+            if (!core_recipe_is_set(&it->recipe) || it->is_chosen) continue;
             if (gain_of(self, it) < self->layer->least_bytes) continue;
             for (Py_ssize_t k = 0; k < self->n_items; k++)
                 if (self->items[k].tensor != NULL && self->items[k].storage == it->storage)
@@ -530,7 +622,7 @@ static PyObject *make(core_state *state, const PointwiseTensors *self, const ite
         return raise_changed(state, self, changed->tensor, now, changed->version);
     }
     if (call_void(self->layer->on_make) < 0) return NULL;
-    PyObject *made = core_recipe_make(state, &it->recipe);
+    PyObject *made = core_recipe_make(state, &it->recipe, &it->view, self->layer->fuser);
     core_pending pending = core_set_aside();
     status = call_void(self->layer->on_made);
     if (pending.type != NULL) core_put_back(pending);
@@ -628,21 +720,24 @@ static PyObject *layer_call(PyObject *object, PyObject *args, PyObject *kwargs) 
 
 static int layer_init(PyObject *object, PyObject *args, PyObject *kwargs) {
     PointwiseLayer *self = (PointwiseLayer *)object;
-    static char *names[] = {(char *)"name", (char *)"plain", (char *)"least_bytes", (char *)"compares", NULL};
-    PyObject *name, *plain;
+    static char *names[] = {(char *)"name",     (char *)"plain", (char *)"least_bytes",
+                            (char *)"compares", (char *)"fuser", NULL};
+    PyObject *name, *plain, *fuser = Py_None;
     long long least_bytes = MS_OFFLOAD_LEAST_BYTES;
     int compares = 1;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UO|Lp:PointwiseLayer", names, &name, &plain, &least_bytes,
-                                     &compares))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UO|LpO:PointwiseLayer", names, &name, &plain, &least_bytes,
+                                     &compares, &fuser))
         return -1;
-    PyObject *old[] = {self->name, self->plain};
+    PyObject *old[] = {self->name, self->plain, self->fuser};
     Py_INCREF(name);
     Py_INCREF(plain);
+    Py_INCREF(fuser);
     self->name = name;
     self->plain = plain;
+    self->fuser = fuser;
     self->least_bytes = least_bytes;
     self->compares = (char)compares;
-    for (int i = 0; i < 2; i++) Py_XDECREF(old[i]);
+    for (int i = 0; i < 3; i++) Py_XDECREF(old[i]);
     return 0;
 }
 
@@ -652,6 +747,7 @@ static int layer_traverse(PyObject *object, visitproc visit, void *arg) {
     Py_VISIT(self->plain);
     Py_VISIT(self->on_make);
     Py_VISIT(self->on_made);
+    Py_VISIT(self->fuser);
     return 0;
 }
 
@@ -660,6 +756,7 @@ static int layer_clear(PyObject *object) {
     Py_CLEAR(self->plain);
     Py_CLEAR(self->on_make);
     Py_CLEAR(self->on_made);
+    Py_CLEAR(self->fuser);
     return 0;
 }
 
@@ -689,6 +786,9 @@ static PyMemberDef layer_members[] = {
     {"plain", T_OBJECT_EX, offsetof(PointwiseLayer, plain), 0, "The forward that it calls."},
     {"on_make", T_OBJECT, offsetof(PointwiseLayer, on_make), 0, "Called before a tensor is made again, or None."},
     {"on_made", T_OBJECT, offsetof(PointwiseLayer, on_made), 0, "Called after it, or None."},
+    {"fuser", T_OBJECT, offsetof(PointwiseLayer, fuser), 0,
+     "What computes chains of functions as one: a Gpu; True: the host; a function (operands, dtype, shape) -> result; "
+     "or None: only single functions are computed again."},
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -700,7 +800,7 @@ static PyGetSetDef layer_getset[] = {
 
 static PyType_Slot layer_slots[] = {
     {Py_tp_doc,
-     (void *)"PointwiseLayer(name, plain, least_bytes=..., compares=True)\n--\n\n"
+     (void *)"PointwiseLayer(name, plain, least_bytes=..., compares=True, fuser=None)\n--\n\n"
              "Calls the forward of a layer so that results of pointwise functions, which other saved tensors "
              "give again, are not held until backward."},
     {Py_tp_new, PyType_GenericNew},

@@ -5,8 +5,7 @@
 #include "core.h"
 #include "tensors.h"
 
-/* How a tensor was made: function(*args, **kwargs), with these tensors at their places among the arguments. */
-#define POINTWISE_MAX_OPERANDS 3
+#define POINTWISE_MAX_OPERANDS MS_POINTWISE_MAX_INPUTS
 
 typedef struct core_operand {
     Py_ssize_t position;
@@ -16,17 +15,27 @@ typedef struct core_operand {
     const void *dtype; /* which one: never dereferenced */
 } core_operand;
 
+/* How a tensor was made: function(*args, **kwargs), with the operands at their places among the arguments; or by a
+ * program with the operands as its inputs (fused.c). */
 typedef struct core_recipe {
-    PyObject *function, *args, *kwargs; /* owned; NULL: there is none. None in place of the operands */
+    PyObject *function, *args, *kwargs; /* owned; function NULL: it is no call. None in place of the operands */
+    ms_pointwise *program;              /* owned, PyMem_Free; NULL: it is no program */
     core_operand operands[POINTWISE_MAX_OPERANDS];
     Py_ssize_t n_operands;
 } core_recipe;
 
 void core_recipe_clear(core_recipe *self);
+void core_operand_clear(core_operand *self);
+
+/* Is there a recipe? */
+static inline int core_recipe_is_set(const core_recipe *self) { return self->function != NULL || self->program != NULL; }
 int core_recipe_visit(const core_recipe *self, visitproc visit, void *arg);
 
 /* May an operand be held at once? Returns 1 if its storage is held anyway, or small, 0 if not. */
 typedef int (*core_holds)(const void *holder, const core_operand *operand);
+
+/* Note a tensor as an operand, without its position. 1; 0 if it cannot be one; -1 with an exception. */
+int core_operand_note(core_state *state, core_operand *out, PyObject *tensor);
 
 /* Note how a function of the table is called. 1 if its result can be made again, else 0; -1 with an exception. */
 int core_recipe_note(core_state *state, core_recipe *out, const core_function *call, core_holds holds,
@@ -42,11 +51,33 @@ int core_recipe_take(core_state *state, const core_recipe *from, core_recipe *ou
  * exception. */
 const core_operand *core_recipe_changed(core_state *state, const core_recipe *self, int *status);
 
-/* Make the tensor again. New reference. */
-PyObject *core_recipe_make(core_state *state, const core_recipe *self);
+/* Make the tensor again, which looks like this; `fuser` as in PointwiseLayer. New reference. */
+PyObject *core_recipe_make(core_state *state, const core_recipe *self, const core_view *view, PyObject *fuser);
 
 /* A number that is the same for the same function on the same types of operands. */
 uint64_t core_recipe_fingerprint(const core_recipe *self);
+
+/* The current stream of a tensor's device as a number, 0 where there are none, and the device's; -1 with an exception.
+ */
+int64_t core_stream_of(core_state *state, PyObject *tensor, int64_t *device);
+
+/* ---- Programs (fused.c) ---- */
+
+/* What is known of tensors: the recipe of one that was noted and not changed since, or NULL (-1 with an exception); and
+ * whether an operand may be held at once. */
+typedef struct core_finder {
+    int (*find)(core_state *state, const void *holder, PyObject *tensor, const core_recipe **out);
+    core_holds holds;
+    const void *holder;
+} core_finder;
+
+/* The result of a call, or of a cast that autocast made, as a program. 1; 0 if it is none; -1 with an exception. */
+int core_fused_note(core_state *state, core_recipe *out, const core_function *call, PyObject *result,
+                    const core_finder *finder);
+int core_fused_cast(core_state *state, core_recipe *out, PyObject *tensor, PyObject *result, const core_finder *finder);
+
+PyObject *core_fused_make(core_state *state, const core_recipe *self, const core_view *view, PyObject *fuser);
+uint64_t core_fused_fingerprint(const core_recipe *self);
 
 int core_add_pointwise(PyObject *module, core_state *state);
 PyObject *core_unpack_pointwise(PyObject *module, PyObject *handle);

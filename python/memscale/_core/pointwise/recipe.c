@@ -6,12 +6,16 @@
  */
 #include "pointwise.h"
 
+void core_operand_clear(core_operand *self) {
+    Py_CLEAR(self->weak);
+    Py_CLEAR(self->tensor);
+}
+
 void core_recipe_clear(core_recipe *self) {
-    for (Py_ssize_t i = 0; i < self->n_operands; i++) {
-        Py_CLEAR(self->operands[i].weak);
-        Py_CLEAR(self->operands[i].tensor);
-    }
+    for (Py_ssize_t i = 0; i < self->n_operands; i++) core_operand_clear(&self->operands[i]);
     self->n_operands = 0;
+    PyMem_Free(self->program);
+    self->program = NULL;
     Py_CLEAR(self->function);
     Py_CLEAR(self->args);
     Py_CLEAR(self->kwargs);
@@ -59,18 +63,23 @@ static int is_constant(const core_state *state, PyObject *object) {
            Py_TYPE(object) == Py_TYPE(state->mask_type); /* a torch.dtype */
 }
 
+int core_operand_note(core_state *state, core_operand *out, PyObject *tensor) {
+    int can = is_operand(state, tensor);
+    if (can != 1) return can;
+    PyObject *dtype = CORE_READ(state, tensor, dtype);
+    out->dtype = dtype; /* types of torch live as long as torch */
+    Py_XDECREF(dtype);
+    if (dtype == NULL || describe(state, tensor, out) < 0) return -1;
+    out->weak = PyWeakref_NewRef(tensor, NULL);
+    return out->weak == NULL ? -1 : 1;
+}
+
 static int add_operand(core_state *state, core_recipe *self, PyObject *tensor, Py_ssize_t position) {
     if (self->n_operands == POINTWISE_MAX_OPERANDS) return 0;
-    core_operand *operand = &self->operands[self->n_operands];
-    *operand = (core_operand){.position = position};
-    PyObject *dtype = CORE_READ(state, tensor, dtype);
-    operand->dtype = dtype; /* types of torch live as long as torch */
-    Py_XDECREF(dtype);
-    if (dtype == NULL || describe(state, tensor, operand) < 0) return -1;
-    operand->weak = PyWeakref_NewRef(tensor, NULL);
-    if (operand->weak == NULL) return -1;
-    self->n_operands++;
-    return 1;
+    core_operand operand = {.position = position};
+    int can = core_operand_note(state, &operand, tensor);
+    if (can == 1) self->operands[self->n_operands++] = operand;
+    return can;
 }
 
 static PyObject *alias_of(core_state *state, PyObject *tensor) {
@@ -86,8 +95,7 @@ static int note_arguments(core_state *state, core_recipe *self, PyObject *args) 
     for (Py_ssize_t i = 0; i < n; i++) {
         PyObject *value = PyTuple_GetItem(args, i);
         int is_tensor = core_is_tensor(state, value), can = 1;
-        if (is_tensor) can = is_operand(state, value);
-        if (is_tensor && can == 1) can = add_operand(state, self, value, i);
+        if (is_tensor) can = add_operand(state, self, value, i);
         if (!is_tensor) can = is_constant(state, value);
         if (can != 1) return can;
         PyObject *item = is_tensor ? Py_None : value;
@@ -136,8 +144,7 @@ int core_recipe_note(core_state *state, core_recipe *out, const core_function *c
 
 int core_recipe_of_cast(core_state *state, core_recipe *out, PyObject *tensor, PyObject *dtype) {
     *out = (core_recipe){0};
-    int can = is_operand(state, tensor);
-    if (can == 1) can = add_operand(state, out, tensor, 0);
+    int can = add_operand(state, out, tensor, 0);
     if (can == 1) {
         out->operands[0].tensor = alias_of(state, tensor);
         out->args = PyTuple_Pack(2, Py_None, dtype);
@@ -173,9 +180,14 @@ static int take_operand(core_state *state, const core_operand *from, core_operan
 int core_recipe_take(core_state *state, const core_recipe *from, core_recipe *out) {
     int can = 1;
     *out = (core_recipe){.function = from->function, .args = from->args, .kwargs = from->kwargs};
-    Py_INCREF(out->function);
-    Py_INCREF(out->args);
+    Py_XINCREF(out->function);
+    Py_XINCREF(out->args);
     Py_XINCREF(out->kwargs);
+    if (from->program != NULL && (out->program = PyMem_Malloc(sizeof *out->program)) == NULL) {
+        (void)PyErr_NoMemory();
+        can = -1;
+    }
+    if (from->program != NULL && can == 1) *out->program = *from->program;
     for (Py_ssize_t i = 0; i < POINTWISE_MAX_OPERANDS && i < from->n_operands && can == 1; i++) {
         can = take_operand(state, &from->operands[i], &out->operands[i]);
         out->n_operands += can == 1;
@@ -208,7 +220,8 @@ static PyObject *arguments_of(const core_recipe *self) {
     return args;
 }
 
-PyObject *core_recipe_make(core_state *state, const core_recipe *self) {
+PyObject *core_recipe_make(core_state *state, const core_recipe *self, const core_view *view, PyObject *fuser) {
+    if (self->program != NULL) return core_fused_make(state, self, view, fuser);
     PyObject *args = arguments_of(self), *kwargs = self->kwargs == NULL ? Py_None : self->kwargs;
     PyObject *result =
         args == NULL ? NULL : PyObject_CallFunctionObjArgs(state->make_again, self->function, args, kwargs, NULL);
@@ -217,6 +230,7 @@ PyObject *core_recipe_make(core_state *state, const core_recipe *self) {
 }
 
 uint64_t core_recipe_fingerprint(const core_recipe *self) {
+    if (self->program != NULL) return core_fused_fingerprint(self);
     int64_t pointer = (int64_t)(intptr_t)self->function;
     uint64_t fingerprint = ms_hash64(&pointer, sizeof pointer, (uint64_t)self->n_operands);
     for (Py_ssize_t i = 0; i < self->n_operands; i++) {
