@@ -234,6 +234,12 @@ PyDoc_STRVAR(run_in_children_doc,
              "that they return. In place of bytes: a MemScaleError if no such process can be had, an OSError if it "
              "ended without an answer, a ValueError if it took too long.");
 
+PyDoc_STRVAR(pointwise_doc,
+             "pointwise(dtypes, ops, inputs, output, n, gpu=None, device=0, stream=0, /)\n--\n\n"
+             "Compute a pointwise program (enum ms_pointwise_kind; ops are tuples (kind, dtype, a, b, scalar)) for n "
+             "elements at these addresses: on the host, or queued on a device.");
+PyDoc_STRVAR(pointwise_source_doc, "pointwise_source(dtypes, ops, /)\n--\n\nThe source of its kernel.");
+
 #define FAST(function) ((PyCFunction)(void (*)(void))(function))
 
 static PyMethodDef functions[] = {
@@ -244,6 +250,8 @@ static PyMethodDef functions[] = {
     {"unpack", core_unpack, METH_O, unpack_doc},
     {"unpack_offloaded", core_unpack_offloaded, METH_O, unpack_offloaded_doc},
     {"unpack_pointwise", core_unpack_pointwise, METH_O, unpack_pointwise_doc},
+    {"pointwise", core_pointwise, METH_VARARGS, pointwise_doc},
+    {"pointwise_source", core_pointwise_source, METH_VARARGS, pointwise_source_doc},
     {"tensors_in", core_tensors_in, METH_O, tensors_doc},
     {"hw_detect", core_hw_detect, METH_O, hw_detect_doc},
     {"hw_from_json", core_hw_from_json, METH_O, hw_from_json_doc},

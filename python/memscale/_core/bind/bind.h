@@ -58,6 +58,8 @@ PyObject *core_parts_of(const int64_t *parts);
 
 /* ---- Functions of the module ---- */
 
+PyObject *core_pointwise(PyObject *module, PyObject *args);
+PyObject *core_pointwise_source(PyObject *module, PyObject *args);
 PyObject *core_hw_detect(PyObject *module, PyObject *root);
 PyObject *core_hw_from_json(PyObject *module, PyObject *text);
 PyObject *core_find_units(PyObject *module, PyObject *const *args, Py_ssize_t n);

@@ -201,14 +201,19 @@ static int find_note(core_state *state, const PointwiseTensors *self, PyObject *
     return 0;
 }
 
-/* core_finder.find: also of what the tensor is a view of. Where a recipe begins with tensors of others, what it made
- * may be had, and the recipe not. */
+/* The same of what the tensor is a view of, if it is one. */
+static int find_base_note(core_state *state, const PointwiseTensors *self, PyObject *tensor, const core_recipe **out) {
+    PyObject *base = CORE_READ(state, tensor, _base);
+    int status = base == NULL ? -1 : find_note(state, self, base == Py_None ? tensor : base, out);
+    Py_XDECREF(base);
+    return status;
+}
+
+/* core_finder.find. Where a recipe begins with tensors of others, what it made may be had, and the recipe not. */
 static int find_recipe(core_state *state, const void *holder, PyObject *tensor, const core_recipe **out) {
     const PointwiseTensors *self = ((const noted *)holder)->self;
     const core_recipe *found = NULL;
-    PyObject *base = CORE_READ(state, tensor, _base);
-    int status = base == NULL ? -1 : find_note(state, self, base == Py_None ? tensor : base, &found);
-    Py_XDECREF(base);
+    int status = find_base_note(state, self, tensor, &found);
     int is_own = status == 1;
     for (Py_ssize_t i = 0; is_own && i < found->n_operands; i++) is_own = !is_outside(self, found->operands[i].storage);
     if (is_own) *out = found;
@@ -303,6 +308,11 @@ static PyObject *tensors_torch_function(PyObject *object, PyObject *const *args,
 static int take_note(core_state *state, PointwiseTensors *self, PyObject *tensor, core_recipe *out) {
     const core_recipe *found = NULL;
     int can = find_note(state, self, tensor, &found);
+    if (can == 0 && fuses(self->layer)) { /* products save a view of their operand */
+        can = core_is_true(PyObject_CallMethodObjArgs(tensor, state->str_is_contiguous, NULL));
+        if (can == 1) can = find_base_note(state, self, tensor, &found);
+        if (can == 1 && found->program == NULL) can = 0; /* a call gives the tensor itself, not this view */
+    }
     if (can == 1) can = core_recipe_take(state, found, out);
     if (can == 1 && found->program != NULL && share(state, self, out, found) < 0) can = -1;
     return can;

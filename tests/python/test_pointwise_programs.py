@@ -1,0 +1,207 @@
+"""Pointwise programs: the reference next to torch, the kernel's source next to the reference, and layers that use
+programs on the host."""
+
+import ctypes
+import shutil
+import subprocess
+
+import pytest
+import torch
+import torch.nn.functional as nnf
+from torch import nn
+
+import memscale
+import zoo
+from graphs import chain
+from memscale import _core
+from memscale._run import recomputation
+from programs import CAST, DTYPES, EXACT, FUNCTIONS, KINDS, chain_of, inputs_of, program_of
+
+# What NVRTC has and a C++ compiler has not.
+SHIM = """
+#include <cmath>
+#include <cstring>
+#define __CUDACC__ 1
+#define __device__
+#define __forceinline__ inline
+#define __global__
+struct Dim { unsigned x, y, z; };
+static thread_local Dim blockIdx, blockDim, threadIdx;
+static float __uint_as_float(unsigned u) { float f; memcpy(&f, &u, 4); return f; }
+static unsigned __float_as_uint(float f) { unsigned u; memcpy(&u, &f, 4); return u; }
+static float __fadd_rn(float a, float b) { return a + b; }
+static float __fsub_rn(float a, float b) { return a - b; }
+static float __fmul_rn(float a, float b) { return a * b; }
+static float __fdiv_rn(float a, float b) { return a / b; }
+"""
+DRIVER = """
+extern "C" void run(ms__pw_args args, unsigned n_blocks, unsigned n_threads) {
+    blockDim.x = n_threads;
+    for (blockIdx.x = 0; blockIdx.x < n_blocks; blockIdx.x++)
+        for (threadIdx.x = 0; threadIdx.x < n_threads; threadIdx.x++) ms_pointwise_kernel(args);
+}
+"""
+
+
+class Args(ctypes.Structure):
+    _fields_ = [("inputs", ctypes.c_uint64 * 4), ("output", ctypes.c_uint64)]
+    _fields_ += [("n", ctypes.c_uint64), ("is_aligned", ctypes.c_uint64)]
+
+
+def run(dtypes, ops, inputs, dtype):
+    out = torch.full_like(inputs[0], float("nan"), dtype=dtype)
+    _core.pointwise(dtypes, ops, tuple(t.data_ptr() for t in inputs), out.data_ptr(), out.numel())
+    return out
+
+
+def assert_same_bits(a, b):
+    same = (a == b) & (torch.signbit(a) == torch.signbit(b)) | (a.isnan() & b.isnan())
+    assert a.dtype == b.dtype
+    assert bool(same.all()), (int((~same).sum()), a[~same][:5], b[~same][:5])
+
+
+CASES = [(name, dtype) for name in EXACT for dtype in DTYPES]
+
+
+@pytest.mark.parametrize(("name", "dtype"), [c for c in CASES if "scalar" not in c[0] or c[1] is torch.float32], ids=str)
+def test_the_reference_is_torchs(name, dtype):  # a CPU rounds numbers to 16 bits first
+    function, n_inputs, _ = FUNCTIONS[name]
+    inputs = inputs_of(dtype, n_inputs)
+    expected = function(*inputs)
+    assert_same_bits(run(*program_of(name, dtype), inputs, expected.dtype), expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", ["relu", "tanh", "sigmoid", "silu", "gelu", "gelu_tanh"])
+def test_the_reference_is_near_to_torchs(name, dtype):
+    function, n_inputs, _ = FUNCTIONS[name]
+    inputs = [x[x.isfinite() & (x.abs() < 1e4)] for x in inputs_of(dtype, n_inputs)]
+    exact = function(*(x.double() for x in inputs))
+    made = run(*program_of(name, dtype), inputs, dtype).double()
+    assert bool(((made - exact).abs() <= exact.abs() * 2 * torch.finfo(dtype).eps + 1e-6).all())
+
+
+@pytest.mark.parametrize("to", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_casts_are_torchs(dtype, to):
+    [x] = inputs_of(dtype, 1)
+    made = run((DTYPES.index(dtype),), ((CAST, DTYPES.index(to), 0, -1, 0.0),), [x], to)
+    assert_same_bits(made, x.to(to))
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    """A program's kernel, compiled for the host."""
+    folder = tmp_path_factory.mktemp("programs")
+
+    def compile_source(dtypes, ops):
+        name = folder / f"{len(list(folder.iterdir()))}"
+        name.with_suffix(".cc").write_text(SHIM + _core.pointwise_source(dtypes, ops) + DRIVER)
+        command = ["c++", "-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-shared", "-fPIC", "-w"]
+        subprocess.run([*command, str(name.with_suffix(".cc")), "-o", str(name)], check=True)
+        return ctypes.CDLL(str(name)).run
+
+    return compile_source
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler")
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_the_source_is_the_reference(dtype, compiled):
+    names = [name for name in FUNCTIONS if FUNCTIONS[name][1] == 1]
+    number, ops = DTYPES.index(dtype), []
+    for name in names:  # each on the same input, all added up
+        first = len(ops)
+        moved = ((op[0], op[1], *(first + k if k > 0 else k for k in op[2:4]), op[4]) for op in program_of(name, dtype)[1])
+        ops.extend(moved)
+        if first:
+            ops.append((KINDS.index("add"), number, first, len(ops), 0.0))
+    ops = tuple(ops[:32])
+    inputs = [inputs_of(dtype, 1)[0][:20011]]
+    expected = run((number,), ops, inputs, dtype)
+    kernel = compiled((number,), ops)
+    for n, is_aligned in ((20011, 1), (20011, 0), (1, 1), (0, 0), (4, 1)):
+        out = torch.zeros(n, dtype=dtype)
+        kernel(Args((ctypes.c_uint64 * 4)(*[inputs[0].data_ptr()] * 4), out.data_ptr(), n, is_aligned), 79, 64)
+        assert_same_bits(out, expected[:n])
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler")
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_chain_of_several_types(dtype, compiled):
+    dtypes, ops, function = chain_of(dtype)
+    x = torch.randn(1003).to(dtype)
+    assert torch.equal(run(dtypes, ops, [x], torch.float32), function(x))
+    out = torch.zeros(1003)
+    compiled(dtypes, ops)(Args((ctypes.c_uint64 * 4)(*[x.data_ptr()] * 4), out.data_ptr(), 1003, 1), 2, 128)
+    assert torch.equal(out, function(x))
+
+
+BAD = {
+    "no inputs": ((), ((0, 0, 0, -1, 0.0),)),
+    "no operations": ((0,), ()),
+    "an unknown type": ((3,), ((0, 0, 0, -1, 0.0),)),
+    "an unknown kind": ((0,), ((len(KINDS), 0, 0, 0, 0.0),)),
+    "a later operand": ((0,), ((9, 0, 0, 1, 0.0),)),
+    "an operand below -1": ((0,), ((9, 0, 0, -2, 0.0),)),
+    "a result of an unknown type": ((0,), ((9, -1, 0, 0, 0.0),)),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_programs_are_refused(name):
+    dtypes, ops = BAD[name]
+    with pytest.raises(ValueError, match="pointwise program"):
+        _core.pointwise_source(dtypes, ops)
+    with pytest.raises(ValueError, match="pointwise program"):
+        _core.pointwise(dtypes, ops, (0,) * len(dtypes), 0, 0)
+
+
+def test_too_much_is_refused():
+    with pytest.raises(ValueError, match="at most 4 inputs and 32"):
+        _core.pointwise_source((0,) * 5, ((0, 0, 0, -1, 0.0),))
+    with pytest.raises(ValueError, match="one address for each input"):
+        _core.pointwise((0,), ((0, 0, 0, -1, 0.0),), (), 0, 0)
+    with pytest.raises(ValueError, match="no memory"):
+        _core.pointwise((0,), ((0, 0, 0, -1, 0.0),), (1,), 0, 5)
+
+
+# ---- Layers ----
+
+
+
+
+class Chain(nn.Module):
+    """Functions that the host computes as torch does; but for what they begin with, nothing has to be held."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc, self.proj = nn.Linear(16, 64), nn.Linear(64, 16)
+
+    def forward(self, x):
+        h = nnf.hardtanh(self.fc(x))
+        a = h * h
+        b = (a * h).abs() * 0.5
+        c = (b + 1.0) * a
+        return x + self.proj(c - h)
+
+
+def steps_of(model, dtype, n=4):
+    found = []
+    for step in range(n):
+        torch.manual_seed(step)
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype is not None):
+            loss = model(torch.randn(8, 16)).square().mean()
+        loss.backward()
+        found.append([loss.detach(), *(p.grad.clone() for p in model.parameters())])
+        model.zero_grad()
+    return found
+
+
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16], ids=str)
+def test_layers_are_equal_and_drop_what_follows(dtype, monkeypatch):
+    monkeypatch.setattr(recomputation, "POINTWISE", {"least_bytes": 1, "fuser": True})
+    plain, model = chain(Chain), zoo.wrap_with(chain(Chain), ["recompute_pointwise"])
+    for a, b in zip(steps_of(plain, dtype), steps_of(model, dtype)):
+        assert all(torch.equal(x, y) for x, y in zip(a, b))
+    layers = [unit.pointwise.trusts for unit in memscale.executor_of(model)._units]
+    assert all(layer.count("equal") >= 3 and "never" not in layer for layer in layers)
