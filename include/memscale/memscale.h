@@ -432,7 +432,8 @@ enum ms_action {
     MS_ACTION_TILE = 9,                 /* recomputed in tiles, which need fewer temporaries */
     MS_ACTION_RECOMPUTE_POINTWISE = 10, /* kept, but for results of pointwise functions that other saved tensors give
                                          * again: these are computed when backward needs them */
-    MS_N_ACTIONS = 11
+    MS_ACTION_OFFLOAD_POINTWISE = 11,   /* the same, and what is left is copied to host memory and back in time */
+    MS_N_ACTIONS = 12
 #endif
 };
 

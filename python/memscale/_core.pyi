@@ -340,6 +340,7 @@ class OffloadEngine:
     def run(
         self,
         unit: Any,
+        plain: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         key: int,

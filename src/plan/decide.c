@@ -408,12 +408,11 @@ static ms_status choose_alone(ms__decision *d, const goal *aim) {
     return aim == NULL ? find_fastest(d) : find_leanest(d, aim);
 }
 
-/* Actions that copy: all of them, or those that copy what a unit saves, which is much more than its inputs. */
-static uint32_t copying_actions(bool only_saved) {
+/* Actions that copy something of a unit in these variants (bits). */
+static uint32_t copying_actions(uint32_t variants) {
     uint32_t actions = 0;
     for (int32_t action = 0; action < MS_N_ACTIONS; action++)
-        if (ms__actions[action].needs_link && !(only_saved && ms__actions[action].variant == MS__RECOMPUTED))
-            actions |= 1U << action;
+        if (ms__actions[action].needs_link && variants & 1U << ms__actions[action].variant) actions |= 1U << action;
     return actions;
 }
 
@@ -432,12 +431,15 @@ static ms_status choose_without(ms__decision *d, uint32_t actions, const goal *a
 }
 
 /* The fastest plan (`aim` NULL), or the leanest. A list has only so many plans, and the link is counted in parts of its
- * largest copy. So plans that copy nothing, or only inputs, are looked for by themselves, too, and more techniques
- * never give a worse plan. */
+ * largest copy. So plans that copy nothing, or only inputs, or no pointwise results, are looked for by themselves, too,
+ * and more techniques never give a worse plan. */
 static ms_status choose_best(ms__decision *d, const goal *aim) {
+    static const uint32_t without[] = {1U << MS__PLAIN, 1U << MS__PLAIN | 1U << MS__POINTWISE,
+                                       1U << MS__PLAIN | 1U << MS__POINTWISE | 1U << MS__RECOMPUTED};
     ms_status status = choose_alone(d, aim);
-    if (status == MS_OK) status = choose_without(d, copying_actions(true), aim);
-    return status == MS_OK ? choose_without(d, copying_actions(false), aim) : status;
+    for (size_t i = 0; i < sizeof without / sizeof *without && status == MS_OK; i++)
+        status = choose_without(d, copying_actions(without[i]), aim);
+    return status;
 }
 
 /* `best` needs the least: take the fastest plan that needs no more, as a device would whose aim just fits it. */

@@ -41,6 +41,13 @@ static ms__effect offload(const ms__action *action, const ms__recompute_cost *co
                         .is_possible = cost->moved_bytes > 0};
 }
 
+static ms__effect offload_pointwise(const ms__action *action, const ms__recompute_cost *cost, const ms_unit *unit) {
+    (void)action, (void)unit;
+    return (ms__effect){.held_bytes = -cost->rest_bytes - cost->dropped_bytes,
+                        .copy_bytes = cost->rest_bytes,
+                        .is_possible = cost->rest_bytes > 0 && cost->pointwise_bytes > 0};
+}
+
 static ms__effect offload_inputs(const ms__action *action, const ms__recompute_cost *cost, const ms_unit *unit) {
     (void)action, (void)unit;
     return (ms__effect){.held_bytes = -cost->input_bytes,
@@ -168,7 +175,17 @@ const ms__action ms__actions[MS_N_ACTIONS] = {
                                        .is_played = true,
                                        .is_runnable = true,
                                        .chosen_on = EVERYWHERE,
-                                       .effect = recompute_pointwise}};
+                                       .effect = recompute_pointwise},
+    [MS_ACTION_OFFLOAD_POINTWISE] = {.name = {"offload except pointwise results", "offload_pointwise"},
+                                     .sentence = "%s offloaded except pointwise results",
+                                     .letter = "x",
+                                     .techniques = MS_TECHNIQUE_RECOMPUTE | MS_TECHNIQUE_OFFLOAD,
+                                     .variant = MS__POINTWISE,
+                                     .needs_link = true,
+                                     .is_played = true,
+                                     .is_runnable = true,
+                                     .chosen_on = EVERYWHERE,
+                                     .effect = offload_pointwise}};
 
 int32_t ms__action_of_variant(int variant) {
     static const int32_t actions[MS__N_VARIANTS] = {[MS__PLAIN] = MS_ACTION_KEEP,

@@ -84,14 +84,17 @@ static bool is_cast(const finder *f, const operation *o) {
     return e != NO_EVENT && is_cast_to(f->step, o->event, f->step->events[e].index);
 }
 
-/* Does autograd save it for the backward of a plain unit? */
-static bool is_saved(const ms__step *step, uint32_t key) {
+/* Is it held for the backward of a unit in this variant, and not for that of a recomputed one? */
+static bool is_held_by(const ms__step *step, uint32_t key, int variant) {
     uint32_t split = step->keys[key].split;
     const int32_t *segment = split == 0 ? NULL : step->split_keys[split - 1].segment;
-    if (segment == NULL || segment[MS__PLAIN] == segment[MS__RECOMPUTED]) return false; /* only pointwise differs */
-    int32_t at = segment[MS__PLAIN];
+    if (segment == NULL || segment[variant] == segment[MS__RECOMPUTED]) return false; /* only others differ */
+    int32_t at = segment[variant];
     return at >= 0 && step->segments[at].phase == MS_PHASE_BACKWARD;
 }
+
+/* Does autograd save it for the backward of a plain unit? */
+static bool is_saved(const ms__step *step, uint32_t key) { return is_held_by(step, key, MS__PLAIN); }
 
 /* ---- Which operations a recomputation repeats ---- */
 
@@ -113,8 +116,10 @@ static void find_releases_in(const finder *f, uint32_t index, int variant) {
 }
 
 static void find_releases(const finder *f) {
-    for (int v = 0; v <= MS__RECOMPUTED; v++) {
+    for (int v = 0; v < MS__N_VARIANTS; v++) {
+        if (!ms__step_has(f->step, v)) continue;
         memset(f->released[v], 0xff, f->step->n_keys * sizeof *f->released[v]);
+        memset(f->node[v], 0xff, f->step->n_keys * sizeof *f->node[v]);
         for (uint32_t i = 0; i < f->step->n_segments; i++) find_releases_in(f, i, v);
     }
 }
@@ -297,7 +302,9 @@ static void find_kept(finder *f, int32_t unit) {
 static void note_dropped(const finder *f, int32_t unit, uint32_t key, int32_t released) {
     f->out->dropped_in[key] = released;
     f->out->maker[key] = unit;
-    link_key(&f->out->first_made[f->node[MS__PLAIN][key]], f->out->next_made, key);
+    for (int v = 0; v < MS__N_VARIANTS; v++)
+        if (v != MS__RECOMPUTED && ms__step_has(f->step, v) && f->node[v][key] != NO_EVENT)
+            link_key(&f->out->first_made[v][f->node[v][key]], f->out->next_made[v], key);
     f->out->units[unit].dropped_bytes += ms__step_key_bytes(f->step, key);
     link_key(&f->out->first_dropped[released], f->out->next_dropped, key);
 }
@@ -307,29 +314,43 @@ static bool is_cast_of_operand(const ms__step *step, uint32_t maker, uint32_t ke
     return ms__step_cost_keeps(cost_at(step, maker)) != 0 && is_cast_to(step, maker, key);
 }
 
+static void move(const finder *f, ms__visit *visit, int variant, uint32_t key) {
+    ms__copied *moved = &visit->moved[variant];
+    f->out->moved[variant][moved->first + moved->n++] = key;
+    moved->n_bytes += ms__round_up(ms__step_key_bytes(f->step, key), MS__HOST_ALIGN);
+}
+
 /* What only the unit's own backward needs: the recomputed variant frees it while the unit runs. */
-static void find_moved_of(const finder *f, ms__visit *visit, uint32_t *n_moved) {
+static void find_moved_of(const finder *f, ms__visit *visit, int variant) {
     const ms__step *step = f->step;
     const ms__segment *s = &step->segments[visit->forward];
     uint32_t maker = NO_EVENT;
-    visit->first_moved = *n_moved;
-    for (uint32_t e = s->first[MS__PLAIN]; e < s->first[MS__PLAIN] + s->n[MS__PLAIN]; e++) {
+    for (uint32_t e = s->first[variant]; e < s->first[variant] + s->n[variant]; e++) {
         uint32_t key = step->events[e].index;
         if (step->events[e].kind == MS__OPERATION) maker = e;
         if (step->events[e].kind != MS__ALLOCATE || step->keys[key].category != MS_CATEGORY_ACTIVATION) continue;
-        if (!is_saved(step, key) || visit->backward < 0) continue;
+        if (!is_held_by(step, key, variant) || visit->backward < 0) continue;
         if (ms__step_key_bytes(step, key) < MS_OFFLOAD_LEAST_BYTES) continue;
         int32_t released = step->split_keys[step->keys[key].split - 1].segment[MS__RECOMPUTED];
         if (released < 0 || !is_forward(&step->segments[released])) continue;
         if (step->segments[released].unit < 0 && maker != NO_EVENT && is_cast_of_operand(step, maker, key)) {
-            note_dropped(f, visit->unit, key, released);
+            if (variant == MS__PLAIN) note_dropped(f, visit->unit, key, released);
         } else if (released == visit->forward) {
-            f->out->moved[(*n_moved)++] = key;
-            visit->n_bytes += ms__round_up(ms__step_key_bytes(step, key), MS__HOST_ALIGN);
+            move(f, visit, variant, key);
         }
     }
-    visit->n_moved = *n_moved - visit->first_moved;
-    f->out->units[visit->unit].moved_bytes += visit->n_bytes;
+}
+
+static void find_moved_by(const finder *f, int variant) {
+    uint32_t n = 0;
+    for (int32_t v = 0; v < f->out->n_visits && ms__step_has(f->step, variant); v++) {
+        ms__visit *visit = &f->out->visits[v];
+        ms__unit_changes *unit = &f->out->units[visit->unit];
+        visit->moved[variant].first = n;
+        find_moved_of(f, visit, variant);
+        n += visit->moved[variant].n;
+        *(variant == MS__PLAIN ? &unit->moved_bytes : &unit->rest_bytes) += visit->moved[variant].n_bytes;
+    }
 }
 
 /* The backward segments of a unit belong to its visits in reverse; those of one visit may be several. */
@@ -351,7 +372,6 @@ static void find_backwards(const finder *f, int32_t unit) {
 
 static void find_moved(const finder *f) {
     ms__changes *c = f->out;
-    uint32_t n_moved = 0;
     for (uint32_t i = 0; i < f->step->n_segments; i++) {
         const ms__segment *s = &f->step->segments[i];
         if (s->unit < 0 || !is_forward(s)) continue;
@@ -359,7 +379,8 @@ static void find_moved(const finder *f) {
         c->visits[c->n_visits++] = (ms__visit){.unit = s->unit, .forward = (int32_t)i, .backward = MS__NOBODY};
     }
     for (uint32_t u = 0; u < f->step->n_units; u++) find_backwards(f, (int32_t)u);
-    for (int32_t v = 0; v < c->n_visits; v++) find_moved_of(f, &c->visits[v], &n_moved);
+    find_moved_by(f, MS__PLAIN);
+    find_moved_by(f, MS__POINTWISE);
 }
 
 /* ---- Offloaded inputs ---- */
@@ -391,16 +412,15 @@ static bool is_own_input(const finder *f, const ms__visit *visit, uint32_t key) 
 
 static void find_inputs_of(const finder *f, ms__visit *visit, uint32_t *n_inputs) {
     const ms__segment *s = &f->step->segments[visit->forward];
-    visit->first_input = *n_inputs;
+    visit->moved[MS__RECOMPUTED].first = *n_inputs;
     for (uint32_t e = s->first[MS__RECOMPUTED]; e < s->first[MS__RECOMPUTED] + s->n[MS__RECOMPUTED]; e++) {
         uint32_t key = f->step->events[e].index;
         if (f->step->events[e].kind != MS__HOLD || visit->backward < 0 || !is_own_input(f, visit, key)) continue;
         if (holds_before(f->step, s, key, e)) continue;
-        f->out->inputs[(*n_inputs)++] = key;
-        visit->input_bytes += ms__round_up(ms__step_key_bytes(f->step, key), MS__HOST_ALIGN);
+        move(f, visit, MS__RECOMPUTED, key);
     }
-    visit->n_inputs = *n_inputs - visit->first_input;
-    f->out->units[visit->unit].input_bytes += visit->input_bytes;
+    *n_inputs += visit->moved[MS__RECOMPUTED].n;
+    f->out->units[visit->unit].input_bytes += visit->moved[MS__RECOMPUTED].n_bytes;
 }
 
 static void find_inputs(const finder *f) {
@@ -453,25 +473,30 @@ static ms_status open_finder(finder *f, ms__arena *arena, ms__arena *scratch) {
         arena, MS__ARRAY(c->units, step->n_units), MS__ARRAY(c->spared, events), MS__ARRAY(c->kept, keys),
         MS__ARRAY(c->maker, keys), MS__ARRAY(c->first_after, keys), MS__ARRAY(c->first_last, segments),
         MS__ARRAY(c->next_kept, keys), MS__ARRAY(c->visits, segments), MS__ARRAY(c->visit_of, segments),
-        MS__ARRAY(c->moved, keys), MS__ARRAY(c->inputs, keys), MS__ARRAY(c->dropped_in, keys),
-        MS__ARRAY(c->first_dropped, segments), MS__ARRAY(c->next_dropped, keys), MS__ARRAY(c->first_made, events),
-        MS__ARRAY(c->next_made, keys), MS__ARRAY(c->first_over, events));
+        MS__ARRAY(c->dropped_in, keys), MS__ARRAY(c->first_dropped, segments), MS__ARRAY(c->next_dropped, keys),
+        MS__ARRAY(c->first_over, events));
+    for (int v = 0; v < MS__N_VARIANTS && status == MS_OK; v++)
+        status = ms__arena_arrays(arena, MS__ARRAY(c->moved[v], keys), MS__ARRAY(c->first_made[v], events),
+                                  MS__ARRAY(c->next_made[v], keys));
+    for (int v = 0; v < MS__N_VARIANTS && status == MS_OK; v++)
+        status = ms__arena_arrays(scratch, MS__ARRAY(f->released[v], keys), MS__ARRAY(f->node[v], keys));
     if (status == MS_OK)
         status = ms__arena_arrays(scratch, MS__ARRAY(f->first_segment, step->n_units),
                                   MS__ARRAY(f->last_segment, step->n_units), MS__ARRAY(f->next_segment, segments),
-                                  MS__ARRAY(f->released[MS__PLAIN], keys), MS__ARRAY(f->released[MS__RECOMPUTED], keys),
-                                  MS__ARRAY(f->node[MS__PLAIN], keys), MS__ARRAY(f->node[MS__RECOMPUTED], keys),
                                   MS__ARRAY(f->forward, events), MS__ARRAY(f->repeated, events),
                                   MS__ARRAY(f->runs, events + 1), MS__ARRAY(f->visits, segments),
                                   MS__ARRAY(f->n_holders, keys), MS__ARRAY(f->released_in, keys));
     if (status != MS_OK) return status;
-    int32_t *of_keys[] = {c->maker, c->first_after, c->next_kept, c->dropped_in, c->next_dropped, c->next_made};
+    int32_t *of_keys[] = {c->maker, c->first_after, c->next_kept, c->dropped_in, c->next_dropped};
     for (size_t i = 0; i < sizeof of_keys / sizeof *of_keys; i++) fill(of_keys[i], keys);
     fill(f->released_in, keys);
     fill(c->first_last, segments);
     fill(c->visit_of, segments);
     fill(c->first_dropped, segments);
-    fill(c->first_made, events);
+    for (int v = 0; v < MS__N_VARIANTS; v++) {
+        fill(c->first_made[v], events);
+        fill(c->next_made[v], keys);
+    }
     fill(c->first_over, events);
     return MS_OK;
 }

@@ -6,7 +6,7 @@
  *   Where both are part of a function whose result may be kept (MS__OP_IN_...), the second need not run; what it would
  *   allocate is there already, held since forward.
  *
- *   Offloading (of the plain variant). What a visit to a unit saves for backward, and nobody else holds, leaves the
+ *   Offloading (of the plain and of the pointwise variant). What a visit to a unit saves for backward, and nobody else holds, leaves the
  *   device when some more units have run, and comes back some units before backward needs it (schedule.h). Casts of
  *   parameters, which the variants hold until autocast ends, are dropped there, and made again when they are needed.
  *
@@ -31,18 +31,23 @@ typedef struct ms__unit_changes {
     int64_t n_runs;                      /* recomputations */
     int64_t n_saved;                     /* tensors that autograd saves of one of them */
     int64_t moved_bytes;                 /* to the host and back: what it saves */
+    int64_t rest_bytes;                  /* the same of its pointwise variant */
     int64_t input_bytes;                 /* the same of its inputs */
     int64_t dropped_bytes;               /* casts that backward makes again */
     int64_t largest_pointwise;           /* the largest tensor that its pointwise variant alone does not hold */
 } ms__unit_changes;
 
+/* Keys that leave and come back together. */
+typedef struct ms__copied {
+    uint32_t first, n; /* in `moved` of its variant */
+    int64_t n_bytes;   /* on the host */
+} ms__copied;
+
 /* One run of a unit's forward, and its backward. */
 typedef struct ms__visit {
     int32_t unit;
-    int32_t forward, backward;      /* segments */
-    uint32_t first_moved, n_moved;  /* in `moved`: what it saves */
-    uint32_t first_input, n_inputs; /* in `inputs` */
-    int64_t n_bytes, input_bytes;   /* of both, on the host */
+    int32_t forward, backward;       /* segments */
+    ms__copied moved[MS__N_VARIANTS]; /* by the variant of the unit: what it saves; of the recomputed one its inputs */
 } ms__visit;
 
 typedef struct ms__changes {
@@ -58,11 +63,12 @@ typedef struct ms__changes {
     /* Offloading. */
     ms__visit *visits;   /* in the order of forward */
     int32_t *visit_of;   /* segment of forward or backward -> its visit, or MS__NOBODY */
-    uint32_t *moved;     /* keys, by visit */
-    uint32_t *inputs;    /* keys that only this visit's call holds, by visit */
+    uint32_t *moved[MS__N_VARIANTS]; /* keys, by visit; of the recomputed variant those that only its call holds */
     int32_t *dropped_in; /* key -> the segment of forward after which a cast of its maker's is dropped, or MS__NOBODY */
     int32_t *first_dropped, *next_dropped; /* segment -> those that are dropped after it; key -> the next one */
-    int32_t *first_made, *next_made; /* event of backward -> those that are made again before it; key -> the next */
+    /* Of the plain and of the pointwise variant: event of backward -> those that are made again before it; key -> the
+     * next one. */
+    int32_t *first_made[MS__N_VARIANTS], *next_made[MS__N_VARIANTS];
     int32_t n_visits;
 } ms__changes;
 

@@ -46,11 +46,10 @@ static void find_moved(ms__player *p, int32_t v) {
     const ms__visit *visit = &p->changes->visits[v];
     const ms__action *action = action_of(p, visit->unit);
     ms__offloaded *own = &p->offloaded[v];
-    uint32_t *keys =
-        moves_inputs(action) ? p->changes->inputs + visit->first_input : p->changes->moved + visit->first_moved;
-    uint32_t n = moves_inputs(action) ? visit->n_inputs : visit->n_moved;
+    const ms__copied *moved = &visit->moved[action->variant];
+    const uint32_t *keys = p->changes->moved[action->variant] + moved->first;
     *own = (ms__offloaded){.first = MS__NOBODY, .next_leaving = MS__NOBODY, .next_fetched = MS__NOBODY};
-    for (uint32_t i = 0; i < n && offloads(action); i++) {
+    for (uint32_t i = 0; i < moved->n && offloads(action); i++) {
         if (moves_inputs(action) && !is_moved(p, visit, keys[i])) continue;
         p->next_moved[keys[i]] = own->first;
         own->first = (int32_t)keys[i];
@@ -200,10 +199,12 @@ static int64_t drag_ns(const ms__player *p, int32_t visit) { return copy_ns(p, v
 static int64_t handling_ns(const ms__player *p, int32_t v) {
     const ms_rates *rates = p->request->device->rates;
     const ms__visit *visit = &p->changes->visits[v];
-    if (moves_inputs(action_of(p, visit->unit)))
+    const ms__action *action = action_of(p, visit->unit);
+    int64_t n_moved = visit->moved[action->variant].n;
+    if (moves_inputs(action))
         return ms__add_ns(rates->recomputation_ns,
-                          ms__min(TENSORS_OF_AN_INPUT * (int64_t)visit->n_inputs * rates->saved_tensor_ns, MS__MAX_NS));
-    int64_t n_tensors = p->changes->units[visit->unit].n_saved + TENSORS_OF_A_MOVE * (int64_t)visit->n_moved;
+                          ms__min(TENSORS_OF_AN_INPUT * n_moved * rates->saved_tensor_ns, MS__MAX_NS));
+    int64_t n_tensors = p->changes->units[visit->unit].n_saved + TENSORS_OF_A_MOVE * n_moved;
     return ms__add_ns(rates->recomputation_ns, ms__min(n_tensors * rates->saved_tensor_ns, MS__MAX_NS));
 }
 
@@ -275,8 +276,10 @@ static ms_status begin_backward(ms__player *p, int32_t v, int64_t segment) {
 ms_status ms__changes_begin_event(ms__player *p, uint32_t event, int64_t segment) {
     if (p->changes == NULL) return MS_OK;
     ms_status status = end_kept(p, p->changes->first_over[event]);
-    for (int32_t k = p->changes->first_made[event]; k >= 0 && status == MS_OK; k = p->changes->next_made[k])
-        if (is_dropped(p, (uint32_t)k)) status = ms__player_take(p, (uint32_t)k, segment);
+    for (int v = 0; v < MS__N_VARIANTS; v++)
+        for (int32_t k = p->changes->first_made[v][event]; k >= 0 && status == MS_OK; k = p->changes->next_made[v][k])
+            if (is_dropped(p, (uint32_t)k) && action_of(p, p->changes->maker[k])->variant == v)
+                status = ms__player_take(p, (uint32_t)k, segment);
     return status;
 }
 

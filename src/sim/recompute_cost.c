@@ -71,6 +71,7 @@ static void close_unit(const counter *b, uint32_t unit, const ms__unit_changes *
             out->keeping_ns[k] = ms__add_ns(changes->n_runs * ms__keeping_ns(b->rates),
                                             changes->n_kept[k] * ms__kept_result_ns(b->rates));
     out->moved_bytes = changes->moved_bytes;
+    out->rest_bytes = changes->rest_bytes;
     out->dropped_bytes = changes->dropped_bytes;
     out->input_bytes = changes->input_bytes;
     for (int g = 0; g < MS__N_GROUPS; g++) {

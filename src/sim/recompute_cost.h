@@ -21,6 +21,7 @@ typedef struct ms__recompute_cost {
     int64_t kept_bytes[MS_KEEP_ALL + 1]; /* by enum ms_keep: what a recomputation then holds (changes.h) */
     int64_t keeping_ns[MS_KEEP_ALL + 1]; /* by the same: what keeping takes the host */
     int64_t moved_bytes, dropped_bytes;  /* by offloading what it saves, */
+    int64_t rest_bytes;                  /* the same without pointwise results, */
     int64_t input_bytes;                 /* and its inputs */
     int64_t pointwise_bytes; /* what the plain variant holds until backward, less what the pointwise one does */
     bool on_gpu;             /* queueing and computing overlap */

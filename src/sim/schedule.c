@@ -21,7 +21,7 @@ typedef struct planner {
 int64_t ms__visit_copy_bytes(const ms__visit *visit, int32_t action) {
     const ms__action *row = &ms__actions[action];
     if (!row->needs_link) return 0;
-    return row->variant == MS__RECOMPUTED ? visit->input_bytes : visit->n_bytes;
+    return visit->moved[row->variant].n_bytes;
 }
 
 int64_t ms__copy_ns(const ms_rates *rates, int64_t n_bytes) {

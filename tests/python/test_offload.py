@@ -29,6 +29,8 @@ MIXTURES = {
     "inputs": ["recompute_offload"],
     "blocking inputs": ["recompute_offload_blocking"],
     "with all": ["recompute_offload", "offload", "keep", "recompute", "recompute_offload_blocking", "offload_blocking"],
+    "without pointwise results": ["offload_pointwise"],
+    "with and without": ["offload_pointwise", "offload", "recompute_pointwise", "recompute", "offload_pointwise"],
     "with recomputed ones": ["recompute", "offload", "offload", "recompute", "keep"],
 }
 
@@ -76,7 +78,8 @@ def both(run, actions=("offload",), block=Block):
 
 
 @pytest.mark.parametrize(
-    "actions", [["offload"], ["offload_blocking"], ["offload", "recompute"], ["recompute_offload"]]
+    "actions",
+    [["offload"], ["offload_blocking"], ["offload", "recompute"], ["recompute_offload"], ["offload_pointwise"]],
 )
 @pytest.mark.parametrize("run", GRAPHS)
 def test_trap_1_unpacked_again(run, actions):

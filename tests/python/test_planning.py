@@ -19,7 +19,7 @@ RECOMPUTE = {
     "recompute_except_attention",
 }
 OFFLOAD = {"offload", "offload_blocking"}
-BOTH = {"recompute_offload", "recompute_offload_blocking"}
+BOTH = {"recompute_offload", "recompute_offload_blocking", "offload_pointwise"}
 TILE = {"tile"}
 OFFLOAD_OPTIONS = {"offload", "offload_gradients"}
 FIELDS = (
@@ -97,7 +97,7 @@ def test_only_what_was_measured(gpu):
         copies = set() if mode == "conservative" else {"offload_blocking", "recompute_offload_blocking"}
         assert names(asked(gpu, mode, unrunnable=False)) == ({*always, *copies}, set())
         assert names(asked(cpu, mode, unrunnable=False)) == (always, set())
-    copies = {"offload", "recompute_offload"}
+    copies = {"offload", "recompute_offload", "offload_pointwise"}
     assert names(asked(gpu, async_offload=True, unrunnable=False)) == ({*always, *copies}, set())
     everything = asked(gpu, "aggressive").core
     assert everything.actions == sum(1 << action.number for action in ACTIONS) - 1

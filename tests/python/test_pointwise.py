@@ -21,6 +21,7 @@ from memscale._trace import tracer
 NUMBER = next(i for i, row in enumerate(ACTIONS) if row.identifier == "recompute_pointwise")
 MIXTURES = {
     "pointwise": ["recompute_pointwise"],
+    "offloaded": ["offload_pointwise"],
     "mixed": ["recompute_pointwise", "recompute", "offload", "keep", "recompute_pointwise", "recompute_except_both"],
 }
 

@@ -14,7 +14,7 @@ import memscale
 import zoo
 from graphs import chain
 from memscale import _core
-from memscale._run import recomputation
+from memscale._run import offloading, recomputation
 from programs import CAST, DTYPES, EXACT, FUNCTIONS, KINDS, chain_of, inputs_of, program_of
 
 # What NVRTC has and a C++ compiler has not.
@@ -63,7 +63,9 @@ def assert_same_bits(a, b):
 CASES = [(name, dtype) for name in EXACT for dtype in DTYPES]
 
 
-@pytest.mark.parametrize(("name", "dtype"), [c for c in CASES if "scalar" not in c[0] or c[1] is torch.float32], ids=str)
+@pytest.mark.parametrize(
+    ("name", "dtype"), [c for c in CASES if "scalar" not in c[0] or c[1] is torch.float32], ids=str
+)
 def test_the_reference_is_torchs(name, dtype):  # a CPU rounds numbers to 16 bits first
     function, n_inputs, _ = FUNCTIONS[name]
     inputs = inputs_of(dtype, n_inputs)
@@ -111,7 +113,9 @@ def test_the_source_is_the_reference(dtype, compiled):
     number, ops = DTYPES.index(dtype), []
     for name in names:  # each on the same input, all added up
         first = len(ops)
-        moved = ((op[0], op[1], *(first + k if k > 0 else k for k in op[2:4]), op[4]) for op in program_of(name, dtype)[1])
+        moved = (
+            (op[0], op[1], *(first + k if k > 0 else k for k in op[2:4]), op[4]) for op in program_of(name, dtype)[1]
+        )
         ops.extend(moved)
         if first:
             ops.append((KINDS.index("add"), number, first, len(ops), 0.0))
@@ -168,8 +172,6 @@ def test_too_much_is_refused():
 # ---- Layers ----
 
 
-
-
 class Chain(nn.Module):
     """Functions that the host computes as torch does; but for what they begin with, nothing has to be held."""
 
@@ -195,6 +197,21 @@ def steps_of(model, dtype, n=4):
         found.append([loss.detach(), *(p.grad.clone() for p in model.parameters())])
         model.zero_grad()
     return found
+
+
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16], ids=str)
+def test_offloaded_layers_move_what_is_left(dtype, monkeypatch):
+    monkeypatch.setattr(recomputation, "POINTWISE", {"least_bytes": 1, "fuser": True})
+    monkeypatch.setattr(offloading, "OPTIONS", {"least_bytes": 1, "delay_ns": 100_000, "seed": 1})
+    moved = {}
+    for action in ("offload", "offload_pointwise"):
+        plain, model = chain(Chain), zoo.wrap_with(chain(Chain), [action])
+        for a, b in zip(steps_of(plain, dtype), steps_of(model, dtype)):
+            assert all(torch.equal(x, y) for x, y in zip(a, b))
+        stats = memscale.executor_of(model)._offloading.stats()
+        moved[action] = stats["put_bytes"]
+        assert (stats["n_groups"], stats["used_bytes"], stats["n_pending"]) == (0, 0, 0)
+    assert 0 < moved["offload_pointwise"] < 0.5 * moved["offload"]
 
 
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16], ids=str)

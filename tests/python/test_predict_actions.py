@@ -18,6 +18,8 @@ NUMBERS = {row.identifier: i for i, row in enumerate(ACTIONS)}
 MIXTURES = {
     "pointwise": ["recompute_pointwise"],
     "pointwise mixed": ["recompute_pointwise", "recompute", "keep", "offload", "recompute_pointwise"],
+    "pointwise offloaded": ["offload_pointwise"],
+    "pointwise offloaded here and there": ["offload_pointwise", "recompute", "offload_pointwise", "keep", "offload"],
     "products": ["recompute_except_products"],
     "both": ["recompute_except_both"],
     "offload": ["offload"],
@@ -35,6 +37,9 @@ QUICK = [
     ("gpt2", {}, "bf16", "both"),
     ("gpt2", {}, "bf16", "pointwise"),
     ("llama", {}, "fp32", "pointwise"),
+    ("llama", {}, "bf16", "pointwise offloaded"),
+    ("t5", {}, "fp32", "pointwise offloaded"),
+    ("bert", {}, "bf16", "pointwise offloaded here and there"),
     ("llama", {}, "bf16", "pointwise mixed"),
     ("t5", {}, "fp32", "pointwise"),
     ("bert", {}, "fp32", "pointwise mixed"),

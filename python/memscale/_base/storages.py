@@ -153,6 +153,14 @@ def _new_result(like: torch.Tensor, dtype: torch.dtype, shape: Any) -> torch.Ten
         return torch.empty(shape, dtype=dtype, device=like.device)
 
 
+_top_of_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+
+
+def _top_hooks() -> tuple[Any, Any] | None:
+    """The hooks on saved tensors that are active."""
+    return None if _top_of_hooks is None else _top_of_hooks(True)
+
+
 def _extra_users() -> int | None:
     """What `_count_users` counts beyond the tensors on a storage."""
     tensor = torch.empty(2)
@@ -198,6 +206,7 @@ BINDINGS = {
     "cast_function": torch.Tensor.to,
     "extra_users": _extra_users(),
     "make_again": _make_again,
+    "top_hooks": _top_hooks,
     "push_mode": torch._C._push_on_torch_function_stack,
     "pop_mode": _pop_mode,
 }

@@ -64,6 +64,7 @@
     X(cast_function)        /* torch.Tensor.to */                                                                      \
     X(extra_users) /* int: what count_users() says beyond the tensors on a storage, or None: it cannot tell */         \
     X(make_again)  /* (function, args, kwargs or None) -> its result, without history */                               \
+    X(top_hooks)   /* () -> the hooks on saved tensors that are active (pack, unpack), or None */                      \
     X(push_mode)   /* (object): on torch's stack of function modes */                                                  \
     X(pop_mode)    /* (object): off it, wherever it is on it */
 

@@ -113,7 +113,15 @@ def _offload(parts: Parts, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, 
     """What it saves for backward is in host memory meanwhile."""
     if _is_inside_hooks(parts):
         return unit.plain(*args, **kwargs)
-    return parts.offloading.run(unit, args, kwargs)
+    return parts.offloading.run(unit, unit.plain, args, kwargs)
+
+
+def _offload_pointwise(parts: Parts, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The same, but for results of pointwise functions, which are computed again in backward."""
+    if _is_inside_hooks(parts):
+        return unit.plain(*args, **kwargs)
+    plain = unit.plain if unit.has_compiled or _is_capturing() else unit.pointwise
+    return parts.offloading.run(unit, plain, args, kwargs)
 
 
 def _run_above_spacer(
@@ -135,6 +143,7 @@ HANDLERS: dict[str, Handler | None] = {
     "recompute_pointwise": _recompute_pointwise,
     "offload": _offload,
     "offload_blocking": _offload,
+    "offload_pointwise": _offload_pointwise,
     "recompute_offload": _recompute_offload,
     "recompute_offload_blocking": _recompute_offload,
 }
@@ -155,7 +164,7 @@ def assign(units: Iterable[Unit], plan: Plan, device: torch.device) -> None:
     for unit in units:
         entry = entries[unit.name]
         row = ACTIONS[entry.action]
-        if row.identifier == "recompute_pointwise" and device.type == "cuda":
+        if row.identifier in ("recompute_pointwise", "offload_pointwise") and device.type == "cuda":
             unit.pointwise.fuser = gpu.fuser(device)
         times = (entry.leaves_after, entry.fetched_before)
         unit.schedule = (*(times if any(times) else (_LEAVING, _LEAVING)), row.waits)

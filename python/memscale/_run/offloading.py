@@ -68,11 +68,11 @@ class Offloading:
         index = nothing.device.index
         return _core.OffloadEngine(nothing.device, nothing, index=index, gpu=gpu.get(), limit_bytes=limit, **options)
 
-    def run(self, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a unit's forward, and copy what it saves to the host."""
+    def run(self, unit: Unit, plain: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a unit's forward, as `plain` does it, and copy what it saves to the host."""
         if self._engine is None or self._cannot_copy():
-            return unit.plain(*args, **kwargs)
-        return self._engine.run(unit, args, kwargs, unit.number, unit.schedule)
+            return plain(*args, **kwargs)
+        return self._engine.run(unit, plain, args, kwargs, unit.number, unit.schedule)
 
     def run_kept(self, plain: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the forward of a unit that keeps what it saves, or most of it."""

@@ -133,8 +133,9 @@ PyDoc_STRVAR(run_doc, "run($self, unit, args, kwargs, key, schedule, /)\n--\n\n"
 
 static PyObject *engine_run(PyObject *object, PyObject *args) {
     core_unit_call call;
-    if (!PyArg_ParseTuple(args, "OO!O!L(LLp):run", &call.unit, &PyTuple_Type, &call.args, &PyDict_Type, &call.kwargs,
-                          &call.key, &call.schedule.leaves_after, &call.schedule.fetched_before, &call.schedule.waits))
+    if (!PyArg_ParseTuple(args, "OOO!O!L(LLp):run", &call.unit, &call.plain, &PyTuple_Type, &call.args, &PyDict_Type,
+                          &call.kwargs, &call.key, &call.schedule.leaves_after, &call.schedule.fetched_before,
+                          &call.schedule.waits))
         return NULL;
     return core_offload_run(core_state_of_type(Py_TYPE(object)), (OffloadEngine *)object, &call);
 }

@@ -307,8 +307,7 @@ static OffloadedTensors *tensors_new(core_state *state, OffloadEngine *engine, c
 }
 
 static PyObject *run(core_state *state, OffloadedTensors *self, const core_unit_call *call) {
-    PyObject *plain = PyObject_GetAttr(call->unit, state->str_plain);
-    PyObject *pack = plain == NULL ? NULL : PyObject_GetAttr((PyObject *)self, state->str_pack);
+    PyObject *pack = PyObject_GetAttr((PyObject *)self, state->str_pack), *plain = call->plain;
     int has_compiled = pack == NULL ? -1 : core_is_true(PyObject_GetAttr(call->unit, state->str_has_compiled));
     PyObject *result = NULL;
     if (has_compiled == 1)
@@ -317,7 +316,6 @@ static PyObject *run(core_state *state, OffloadedTensors *self, const core_unit_
         result =
             core_run_in_mode(state, (PyObject *)self, pack, state->unpack_offloaded, plain, call->args, call->kwargs);
     Py_XDECREF(pack);
-    Py_XDECREF(plain);
     return result;
 }
 

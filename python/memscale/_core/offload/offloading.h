@@ -166,7 +166,7 @@ void core_group_clear(core_group *self);
 
 /* One call of a unit's forward; `key` as in ms_offload_put(). */
 typedef struct core_unit_call {
-    PyObject *unit, *args, *kwargs; /* borrowed */
+    PyObject *unit, *plain, *args, *kwargs; /* borrowed; `plain` runs its forward */
     long long key;
     core_schedule schedule;
 } core_unit_call;

@@ -16,6 +16,9 @@
  *   - The first time it is made again at once, and compared bit for bit (PointwiseLayer.trusts). What differs is kept.
  *   - Unpacking may be repeated, and gives a tensor of its own each time.
  *
+ * Where other hooks on saved tensors are active when the layer begins (it is offloaded, too), what is left of its saved
+ * tensors is given to these, when it is saved or when the forward is over: they hold it, and are asked for it.
+ *
  * As in recompute/saved.c, handles are owned by the graph alone, and all of it dies with the graph.
  */
 #include "pointwise.h"
@@ -46,7 +49,8 @@ typedef struct PointwiseLayer {
 } PointwiseLayer;
 
 typedef struct item {
-    PyObject *tensor;                  /* owned alias, or the parameter; NULL: it is made again */
+    PyObject *tensor;                  /* owned alias, or the parameter; NULL: it is made again, or away */
+    PyObject *away;                    /* owned: what outer hooks made of it; or NULL */
     core_recipe recipe;                /* of what may be dropped, or was */
     core_view view;                    /* the same */
     int64_t version, storage, n_bytes; /* of one that may be dropped its storage is all its own */
@@ -67,6 +71,7 @@ typedef struct PointwiseTensors {
     int64_t *outside; /* owned: storages that others hold, or may write to */
     Py_ssize_t n_outside;
     int64_t stream; /* on which the layer began; -1: it is not known */
+    PyObject *outer_pack, *outer_unpack; /* owned: of the hooks that were active; or NULL */
     note notes[N_NOTES];
     Py_ssize_t next_note;
     const core_function *running; /* borrowed: the function that runs; NULL: none */
@@ -80,6 +85,7 @@ typedef struct PointwiseHandle {
 
 static void forget_item(item *it) {
     Py_CLEAR(it->tensor);
+    Py_CLEAR(it->away);
     core_recipe_clear(&it->recipe);
     core_view_clear(&it->view);
 }
@@ -391,6 +397,13 @@ static int describe(core_state *state, PointwiseTensors *self, PyObject *tensor,
     return core_view_read(state, tensor, &out->view);
 }
 
+/* Give a tensor to the outer hooks. -1 with an exception. */
+static int put_away(const PointwiseTensors *self, PyObject *tensor, PyObject **away) {
+    if (self->outer_pack == NULL || *away != NULL) return 0;
+    *away = PyObject_CallFunctionObjArgs(self->outer_pack, tensor, NULL);
+    return *away == NULL ? -1 : 0;
+}
+
 static int add_item(PointwiseTensors *self, const item *fresh) {
     if (self->n_items == self->capacity) {
         Py_ssize_t capacity = self->capacity == 0 ? 32 : self->capacity * 2;
@@ -415,7 +428,9 @@ static PyObject *tensors_pack(PyObject *object, PyObject *tensor) {
     item fresh = {0};
     PointwiseHandle *handle = (PointwiseHandle *)alloc(state->pointwise_handle_type, 0);
     if (handle == NULL) return NULL;
-    if (describe(state, self, tensor, &fresh) < 0 || add_item(self, &fresh) < 0) {
+    int failed = describe(state, self, tensor, &fresh) < 0;
+    if (!failed && !core_recipe_is_set(&fresh.recipe)) failed = put_away(self, tensor, &fresh.away) < 0;
+    if (failed || add_item(self, &fresh) < 0) {
         forget_item(&fresh);
         Py_DECREF((PyObject *)handle); /* its `saved` is not set yet */
         return NULL;
@@ -559,20 +574,48 @@ static int64_t gain_of(const PointwiseTensors *self, const item *chosen) {
     return gain;
 }
 
-/* Choose what is dropped, until nothing more frees memory. */
-static void choose(PointwiseTensors *self) {
+/* Choose what is dropped, until nothing more frees memory: what was saved first is looked at first, or last. Returns what
+ * is freed. */
+static int64_t choose_by(PointwiseTensors *self, int is_last_first) {
+    int64_t freed = 0, gain;
+    for (Py_ssize_t i = 0; i < self->n_items; i++) self->items[i].is_chosen = 0;
     for (int is_done = 0; !is_done;) {
         is_done = 1;
-        for (Py_ssize_t i = 0; i < self->n_items; i++) {
-            item *it = &self->items[i];
+        for (Py_ssize_t n = 0; n < self->n_items; n++) {
+            item *it = &self->items[is_last_first ? self->n_items - 1 - n : n];
             if (!core_recipe_is_set(&it->recipe) || it->is_chosen) continue;
-            if (gain_of(self, it) < self->layer->least_bytes) continue;
+            if ((gain = gain_of(self, it)) < self->layer->least_bytes) continue;
             for (Py_ssize_t k = 0; k < self->n_items; k++)
                 if (self->items[k].tensor != NULL && self->items[k].storage == it->storage)
                     self->items[k].is_chosen = 1;
+            freed += gain;
             is_done = 0;
         }
     }
+    return freed;
+}
+
+/* A tensor that is dropped cannot be what another one follows from. Which of them to drop, the one that was saved first
+ * or the one that was saved last, depends on the layer. */
+static void choose(PointwiseTensors *self) {
+    int64_t first = choose_by(self, 0), last = choose_by(self, 1);
+    if (first >= last) (void)choose_by(self, 0);
+}
+
+/* What is left is given to the outer hooks, if there are any. -1 with an exception. */
+static int leave(PointwiseTensors *self) {
+    for (Py_ssize_t i = 0; i < self->n_items && self->outer_pack != NULL; i++) {
+        item *it = &self->items[i];
+        if (it->tensor != NULL && put_away(self, it->tensor, &it->away) < 0) return -1;
+        Py_CLEAR(it->tensor);
+        for (Py_ssize_t k = 0; k < it->recipe.n_operands; k++) {
+            core_operand *operand = &it->recipe.operands[k];
+            if (put_away(self, operand->tensor, &operand->away) < 0) return -1;
+            Py_CLEAR(operand->tensor);
+        }
+    }
+    Py_CLEAR(self->outer_pack);
+    return 0;
 }
 
 /* The forward has returned `result`. */
@@ -587,15 +630,17 @@ static int settle(core_state *state, PointwiseTensors *self, PyObject *result) {
     choose(self);
     for (Py_ssize_t i = 0; i < self->n_items; i++) {
         item *it = &self->items[i];
-        if (it->is_chosen)
-            Py_CLEAR(it->tensor);
-        else
+        if (!it->is_chosen) {
             core_recipe_clear(&it->recipe);
+            continue;
+        }
+        Py_CLEAR(it->tensor);
+        Py_CLEAR(it->away); /* a result that its function saved before it was noted */
     }
     PyMem_Free(self->outside);
     self->outside = NULL;
     self->n_outside = 0;
-    return 0;
+    return leave(self);
 }
 
 /* ---- Unpack ---- */
@@ -623,16 +668,39 @@ static int call_void(PyObject *function) {
     return PyErr_Occurred() ? -1 : 0;
 }
 
-static PyObject *make(core_state *state, const PointwiseTensors *self, const item *it) {
+static int check_operands(core_state *state, const PointwiseTensors *self, const core_recipe *recipe) {
     int status;
-    const core_operand *changed = core_recipe_changed(state, &it->recipe, &status);
-    if (status < 0) return NULL;
-    if (changed != NULL) {
-        int64_t now = core_tensor_version(state, changed->tensor);
-        return raise_changed(state, self, changed->tensor, now, changed->version);
+    const core_operand *changed = core_recipe_changed(state, recipe, &status);
+    if (changed == NULL || status < 0) return status;
+    int64_t now = core_tensor_version(state, changed->tensor);
+    (void)raise_changed(state, self, changed->tensor, now, changed->version);
+    return -1;
+}
+
+/* A copy of the recipe whose operands are here: those of outer hooks are asked for, and these say what was changed. -1
+ * with an exception. */
+static int bring_operands(core_state *state, const PointwiseTensors *self, const core_recipe *from, core_recipe *out) {
+    *out = *from;
+    if (self->outer_unpack == NULL) return check_operands(state, self, from);
+    for (Py_ssize_t k = 0; k < out->n_operands; k++) out->operands[k].tensor = NULL;
+    for (Py_ssize_t k = 0; k < out->n_operands; k++) {
+        out->operands[k].tensor = PyObject_CallFunctionObjArgs(self->outer_unpack, from->operands[k].away, NULL);
+        if (out->operands[k].tensor == NULL) return -1;
     }
-    if (call_void(self->layer->on_make) < 0) return NULL;
-    PyObject *made = core_recipe_make(state, &it->recipe, &it->view, self->layer->fuser);
+    return 0;
+}
+
+static void drop_operands(const PointwiseTensors *self, core_recipe *here) {
+    for (Py_ssize_t k = 0; self->outer_unpack != NULL && k < here->n_operands; k++) Py_CLEAR(here->operands[k].tensor);
+}
+
+static PyObject *make(core_state *state, const PointwiseTensors *self, const item *it) {
+    core_recipe here;
+    int status = bring_operands(state, self, &it->recipe, &here);
+    if (status == 0) status = call_void(self->layer->on_make);
+    PyObject *made = status < 0 ? NULL : core_recipe_make(state, &here, &it->view, self->layer->fuser);
+    drop_operands(self, &here);
+    if (status < 0) return NULL;
     core_pending pending = core_set_aside();
     status = call_void(self->layer->on_made);
     if (pending.type != NULL) core_put_back(pending);
@@ -655,7 +723,9 @@ PyObject *core_unpack_pointwise(PyObject *module, PyObject *object) {
     PointwiseTensors *self = ((PointwiseHandle *)object)->saved;
     const item *it = &self->items[((PointwiseHandle *)object)->index];
     Py_INCREF(object); /* the handle, and with it `self`, stays while Python code runs */
-    PyObject *tensor = it->tensor != NULL ? kept(state, self, it) : make(state, self, it);
+    PyObject *tensor = it->tensor != NULL ? kept(state, self, it)
+                       : it->away != NULL ? PyObject_CallFunctionObjArgs(self->outer_unpack, it->away, NULL)
+                                          : make(state, self, it);
     Py_DECREF(object);
     return tensor;
 }
@@ -666,6 +736,7 @@ static int tensors_traverse(PyObject *object, visitproc visit, void *arg) {
     PointwiseTensors *self = (PointwiseTensors *)object;
     Py_VISIT(Py_TYPE(object));
     Py_VISIT(self->layer);
+    Py_VISIT(self->outer_pack);
     for (Py_ssize_t i = 0; i < self->n_items; i++) {
         Py_VISIT(self->items[i].tensor);
         int status = core_recipe_visit(&self->items[i].recipe, visit, arg);
@@ -684,6 +755,8 @@ static void tensors_dealloc(PyObject *object) {
     PyMem_Free(self->items);
     PyMem_Free(self->outside);
     Py_CLEAR(self->layer);
+    Py_CLEAR(self->outer_pack);
+    Py_CLEAR(self->outer_unpack);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
     Py_DECREF(type);
 }
@@ -699,6 +772,20 @@ static void handle_dealloc(PyObject *object) {
     }
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
     Py_DECREF(type);
+}
+
+/* The hooks on saved tensors that are active. -1 with an exception. */
+static int find_outer(core_state *state, PointwiseTensors *self) {
+    PyObject *hooks = PyObject_CallNoArgs(state->top_hooks);
+    if (hooks == NULL) return -1;
+    if (PyTuple_Check(hooks) && PyTuple_Size(hooks) >= 2) {
+        self->outer_pack = PyTuple_GetItem(hooks, 0);
+        self->outer_unpack = PyTuple_GetItem(hooks, 1);
+        Py_INCREF(self->outer_pack);
+        Py_INCREF(self->outer_unpack);
+    }
+    Py_DECREF(hooks);
+    return 0;
 }
 
 static PyObject *layer_call(PyObject *object, PyObject *args, PyObject *kwargs) {
@@ -717,7 +804,7 @@ static PyObject *layer_call(PyObject *object, PyObject *args, PyObject *kwargs) 
     Py_INCREF(plain);
     self->layer = layer;
     self->stream = -1;
-    if (add_outside(state, self, args) == 0 && add_outside(state, self, kwargs) == 0) {
+    if (find_outer(state, self) == 0 && add_outside(state, self, args) == 0 && add_outside(state, self, kwargs) == 0) {
         PyObject *pack = PyObject_GetAttr((PyObject *)self, state->str_pack);
         result = core_run_in_mode(state, (PyObject *)self, pack, state->unpack_pointwise, plain, args, kwargs);
         Py_XDECREF(pack);

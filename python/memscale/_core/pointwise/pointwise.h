@@ -11,6 +11,7 @@ typedef struct core_operand {
     Py_ssize_t position;
     PyObject *weak;   /* owned weak reference, while nothing else is known to hold it; or NULL */
     PyObject *tensor; /* owned alias without history; or NULL */
+    PyObject *away;   /* owned: what others hold in place of `tensor`, see pointwise.c; or NULL */
     int64_t version, storage, storage_bytes;
     const void *dtype; /* which one: never dereferenced */
 } core_operand;

@@ -9,6 +9,7 @@
 void core_operand_clear(core_operand *self) {
     Py_CLEAR(self->weak);
     Py_CLEAR(self->tensor);
+    Py_CLEAR(self->away);
 }
 
 void core_recipe_clear(core_recipe *self) {
