@@ -15,6 +15,7 @@
 
 #define LEAST_GAIN 4096 /* of what all units hold together */
 #define HOST_LEVELS 16
+#define INSTANT_MB_PER_S INT64_C(1000000000) /* the most that rates may have */
 
 bool ms__unit_may_change(const ms_plan_request *request, const ms_profile *profile, int64_t unit) {
     uint32_t needed = MS_UNIT_ELIGIBLE | MS_UNIT_RUN;
@@ -25,14 +26,57 @@ bool ms__unit_may_change(const ms_plan_request *request, const ms_profile *profi
 
 /* ---- The basis ---- */
 
+static ms_simulation_request request_of(const ms__basis *b, const int32_t *actions) {
+    return (ms_simulation_request){.struct_bytes = sizeof(ms_simulation_request),
+                                   .profile = b->profile,
+                                   .actions = actions,
+                                   .n_actions = b->profile->n_units,
+                                   .device = b->request->device,
+                                   .flags = ms__step_flags(b->request->simulation, true)};
+}
+
 static ms_status run_basis(const ms__basis *b, const int32_t *actions, ms_simulation **out) {
-    ms_simulation_request request = {.struct_bytes = sizeof request,
-                                     .profile = b->profile,
-                                     .actions = actions,
-                                     .n_actions = b->profile->n_units,
-                                     .device = b->request->device,
-                                     .flags = ms__step_flags(b->request->simulation, true)};
+    ms_simulation_request request = request_of(b, actions);
     return ms__simulate(&request, &b->sim, INT64_MAX, out);
+}
+
+/* Do all units that may change the same. */
+static void set_actions(const ms__basis *b, int32_t action, int32_t *actions) {
+    for (int64_t i = 0; i < b->profile->n_units; i++)
+        if (ms__unit_may_change(b->request, b->profile, i)) actions[i] = action;
+}
+
+/* The actions that copy in a unit that runs in this variant, and one of them that need not wait. */
+static uint32_t copying_actions(int variant, int32_t *out_one) {
+    uint32_t actions = 0;
+    for (int32_t action = 0; action < MS_N_ACTIONS; action++) {
+        if (!ms__actions[action].needs_link || ms__actions[action].variant != variant) continue;
+        actions |= 1U << action;
+        if (!ms__actions[action].waits) *out_one = action;
+    }
+    return actions;
+}
+
+/* What the host does for copies is hidden where the device is the limit, and only there. So it is what a simulation
+ * with copies that take hardly any time is longer by. Its bytes do not matter. */
+static ms_status find_handled(ms__basis *b, int variant, int32_t *actions) {
+    int32_t action = MS_ACTION_KEEP;
+    bool is_wanted = b->request->actions & copying_actions(variant, &action) && ms__has_link(b->request->device->rates);
+    if (!is_wanted || b->runs[variant] == NULL) return MS_OK;
+    ms_device device = *b->request->device;
+    ms_rates rates = *device.rates;
+    rates.to_device_mb_per_s = rates.from_device_mb_per_s = INSTANT_MB_PER_S;
+    device.rates = &rates;
+    set_actions(b, action, actions);
+    ms_simulation_request request = request_of(b, actions);
+    request.device = &device;
+    request.flags &= ~(uint32_t)(MS_SIMULATE_ALLOCATOR | MS_SIMULATE_GROWING);
+    ms_simulation *run = NULL;
+    ms_status status = ms__simulate(&request, &b->sim, INT64_MAX, &run);
+    if (status != MS_OK) return status;
+    b->handled_ns[variant] = ms__max(run->summary.step_ns - b->runs[variant]->summary.step_ns, 0);
+    ms_simulation_destroy(run);
+    return MS_OK;
 }
 
 ms_status ms__basis_make(ms__arena *arena, const ms_plan_request *request, const ms_profile *profile, ms__basis *out) {
@@ -44,10 +88,10 @@ ms_status ms__basis_make(ms__arena *arena, const ms_plan_request *request, const
     for (int v = MS__RECOMPUTED; v < MS__N_VARIANTS && status == MS_OK; v++) {
         bool is_wanted = v == MS__RECOMPUTED || request->actions & 1U << ms__action_of_variant(v);
         if (v != MS__RECOMPUTED && !(is_wanted && ms__step_has(profile->step, v))) continue;
-        for (int64_t i = 0; i < profile->n_units; i++)
-            if (ms__unit_may_change(request, profile, i)) actions[i] = ms__action_of_variant(v);
+        set_actions(out, ms__action_of_variant(v), actions);
         status = run_basis(out, actions, &out->runs[v]);
     }
+    for (int v = 0; v < MS__N_VARIANTS && status == MS_OK; v++) status = find_handled(out, v, actions);
     if (status != MS_OK) ms__basis_free(out);
     return status;
 }
@@ -81,9 +125,10 @@ typedef struct builder {
     ms__model_effect model;
     ms__chain *chain;
     measured_step steps[MS__N_VARIANTS];
-    int64_t least_gain; /* options that save no more are left out */
-    int64_t late_ns;    /* what recomputing all units adds to the step between units, */
-    int64_t extra_ns;   /* and in units */
+    int64_t least_gain;                  /* options that save no more are left out */
+    int64_t late_ns;                     /* what recomputing all units adds to the step between units, */
+    int64_t extra_ns;                    /* and in units */
+    int64_t handling_ns[MS__N_VARIANTS]; /* what the host does for the copies of all units that may change */
 } builder;
 
 /* How many held bytes the forward of each unit adds. */
@@ -170,6 +215,22 @@ static int64_t late_share(const builder *b, int64_t ns) {
     return ns <= 0 || b->extra_ns == 0 ? 0 : (int64_t)((ms__wide)b->late_ns * ns / b->extra_ns);
 }
 
+static void sum_handling(builder *b) {
+    const ms__basis *basis = b->basis;
+    for (int64_t i = 0; i < basis->profile->n_units; i++)
+        for (int v = 0; v < MS__N_VARIANTS && ms__unit_may_change(basis->request, basis->profile, i); v++)
+            b->handling_ns[v] = ms__add_ns(b->handling_ns[v], basis->sim.costs[i].handling_ns[v]);
+}
+
+/* A unit's share of what copies add to the step when all units copy. It is shared, since whichever units copy, the
+ * device hides as much. */
+static int64_t handled_share(const builder *b, const ms__chain_unit *unit, const ms__action *action) {
+    int v = action->variant;
+    if (!action->needs_link || b->handling_ns[v] == 0) return 0;
+    int64_t own_ns = b->basis->sim.costs[unit->unit].handling_ns[v];
+    return (int64_t)((ms__wide)b->basis->handled_ns[v] * own_ns / b->handling_ns[v]);
+}
+
 /* ---- Options ---- */
 
 static void add_option(builder *b, int32_t position, int32_t action) {
@@ -183,6 +244,7 @@ static void add_option(builder *b, int32_t position, int32_t action) {
     int64_t ns =
         times->forward_ns + times->backward_ns + e.extra_ns - plain_times->forward_ns - plain_times->backward_ns;
     if (ms__actions[action].variant == MS__RECOMPUTED) ns = ms__add_ns(ns, late_share(b, ns));
+    ns = ms__add_ns(ns, handled_share(b, unit, &ms__actions[action]));
     int64_t held = m->held_bytes + e.held_bytes; /* copied bytes were part of it, so it is not below zero for them */
     ms__option option = {.held_bytes = e.held_bytes < 0 ? ms__max(held, ms__min(m->held_bytes, 0)) : held,
                          .forward_bytes = m->forward_bytes + e.forward_bytes,
@@ -272,6 +334,7 @@ static ms_status build_chain(ms__arena *arena, const ms__basis *basis, uint32_t 
     for (int v = 0; v < MS__N_VARIANTS; v++) measure_variant(&b, &b.steps[v]);
     out->base_ns = base_ns(&b);
     find_late(&b);
+    sum_handling(&b);
     set_options(&b);
     set_link(&b);
     return MS_OK;

@@ -11,6 +11,7 @@ typedef struct ms__basis {
     const ms_profile *profile;
     ms__sim_basis sim;
     ms_simulation *runs[MS__N_VARIANTS]; /* owned */
+    int64_t handled_ns[MS__N_VARIANTS];  /* what handling copies adds to the time of a run whose units all copy */
 } ms__basis;
 
 /* The request must have been checked. Errors: as ms_simulation_create; then there is nothing to free. */

@@ -190,22 +190,13 @@ static int64_t copy_ns(const ms__player *p, int32_t visit) {
 
 static int64_t drag_ns(const ms__player *p, int32_t visit) { return copy_ns(p, visit) / MS__LINK_DRAG; }
 
-/* In tensors that pass a hook; fitted to LoRA on an H200, where the host is the limit and a layer saves 60 tensors. */
-#define TENSORS_OF_A_MOVE 5 /* each that moves is described, put, fetched and viewed */
-#define TENSORS_OF_AN_INPUT 8
-
-/* What offloading takes the host: each function of torch that the unit calls passes its mode, each tensor that autograd
- * saves passes a hook, twice, and what moves is described, put and fetched. */
 static int64_t handling_ns(const ms__player *p, int32_t v) {
     const ms_rates *rates = p->request->device->rates;
     const ms__visit *visit = &p->changes->visits[v];
     const ms__action *action = action_of(p, visit->unit);
     int64_t n_moved = visit->moved[action->variant].n;
-    if (moves_inputs(action))
-        return ms__add_ns(rates->recomputation_ns,
-                          ms__min(TENSORS_OF_AN_INPUT * n_moved * rates->saved_tensor_ns, MS__MAX_NS));
-    int64_t n_tensors = p->changes->units[visit->unit].n_saved + TENSORS_OF_A_MOVE * n_moved;
-    return ms__add_ns(rates->recomputation_ns, ms__min(n_tensors * rates->saved_tensor_ns, MS__MAX_NS));
+    if (moves_inputs(action)) return ms__input_handling_ns(rates, n_moved);
+    return ms__handling_ns(rates, p->changes->units[visit->unit].n_saved, n_moved);
 }
 
 /* Each tensor that autograd saves passes a hook, twice, and each function of torch that the unit calls a mode. That is

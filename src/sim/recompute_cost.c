@@ -82,6 +82,20 @@ static void close_unit(const counter *b, uint32_t unit, const ms__unit_changes *
     }
 }
 
+/* Visits from which nothing moves are not handled (play_changes.c). */
+static void count_handling(const counter *b, const ms__changes *changes, ms__recompute_cost *costs) {
+    for (int32_t v = 0; v < changes->n_visits; v++) {
+        const ms__visit *visit = &changes->visits[v];
+        int64_t *ns = costs[visit->unit].handling_ns, n_saved = changes->units[visit->unit].n_saved;
+        for (int w = 0; w < MS__N_VARIANTS; w++) {
+            int64_t n = visit->moved[w].n;
+            int64_t own_ns = w == MS__RECOMPUTED ? ms__input_handling_ns(b->rates, n)
+                                                 : ms__handling_ns(b->rates, n_saved, n);
+            if (n > 0) ns[w] = ms__add_ns(ns[w], own_ns);
+        }
+    }
+}
+
 static void count_pointwise(const counter *b, const ms__split_key *split, ms__recompute_cost *costs) {
     if (b->maker[split->key] == NOBODY || split->segment[MS__POINTWISE] == MS__NOT_ALLOCATED) return;
     int held = ms__step_is_held(b->step, split, MS__PLAIN) - ms__step_is_held(b->step, split, MS__POINTWISE);
@@ -109,6 +123,7 @@ ms_status ms__recompute_costs_make(ms__arena *arena, const ms__step *step, const
         for (uint32_t i = 0; i < step->n_segments; i++)
             for (int v = 0; v <= MS__RECOMPUTED; v++) count_costs(&b, &step->segments[i], v);
         for (uint32_t u = 0; u < step->n_units; u++) close_unit(&b, u, &changes->units[u], &costs[u]);
+        count_handling(&b, changes, costs);
         for (uint32_t k = 0; k < step->n_keys; k++)
             if (b.maker[k] != NOBODY && b.held[k] == HELD_PLAIN && step->keys[k].category == MS_CATEGORY_ACTIVATION)
                 costs[b.maker[k]].freed_bytes += ms__step_key_bytes(step, k);

@@ -23,6 +23,7 @@ typedef struct ms__recompute_cost {
     int64_t moved_bytes, dropped_bytes;  /* by offloading what it saves, */
     int64_t rest_bytes;                  /* the same without pointwise results, */
     int64_t input_bytes;                 /* and its inputs */
+    int64_t handling_ns[MS__N_VARIANTS]; /* by the variant that runs then: what both take the host */
     int64_t pointwise_bytes; /* what the plain variant holds until backward, less what the pointwise one does */
     bool on_gpu;             /* queueing and computing overlap */
 } ms__recompute_cost;

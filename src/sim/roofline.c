@@ -109,6 +109,23 @@ int64_t ms__kept_result_ns(const ms_rates *rates) {
     return rates->product_ns > 0 ? rates->product_ns : rates->dispatch_ns;
 }
 
+/* In tensors that pass a hook; fitted to LoRA on an H200, where the host is the limit and a layer saves 60 tensors. */
+#define TENSORS_OF_A_MOVE 5 /* each that moves is described, put, fetched and viewed */
+#define TENSORS_OF_AN_INPUT 8
+
+/* As for a recomputed unit, each function of torch passes a mode. `n_tensors` pass a hook, or as much is done. */
+static int64_t hooks_ns(const ms_rates *rates, int64_t n_tensors) {
+    return ms__add_ns(rates->recomputation_ns, ms__min(n_tensors * rates->saved_tensor_ns, MS__MAX_NS));
+}
+
+int64_t ms__handling_ns(const ms_rates *rates, int64_t n_saved, int64_t n_moved) {
+    return hooks_ns(rates, n_saved + TENSORS_OF_A_MOVE * n_moved);
+}
+
+int64_t ms__input_handling_ns(const ms_rates *rates, int64_t n_inputs) {
+    return hooks_ns(rates, TENSORS_OF_AN_INPUT * n_inputs);
+}
+
 int64_t ms__fresh_ns(const ms_rates *rates, int64_t n_bytes) {
     bool is_fresh = rates->capability == 0 && rates->fresh_mb_per_s > 0 && n_bytes >= LEAST_FRESH_BYTES;
     return is_fresh ? traffic_ns(n_bytes, rates->fresh_mb_per_s) : 0;

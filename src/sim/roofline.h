@@ -44,6 +44,11 @@ int64_t ms__op_host_ns(const ms_rates *rates, const ms__step_cost *cost, uint32_
 int64_t ms__keeping_ns(const ms_rates *rates);
 int64_t ms__kept_result_ns(const ms_rates *rates);
 
+/* What offloading takes the host in one run of a unit: of what autograd saves for it, each of which passes a hook
+ * twice, `n_moved` are described, put and fetched; or all of its inputs are. */
+int64_t ms__handling_ns(const ms_rates *rates, int64_t n_saved, int64_t n_moved);
+int64_t ms__input_handling_ns(const ms_rates *rates, int64_t n_inputs);
+
 /* How long the host, as device, takes to get pages for a new block; 0 for blocks that malloc has already. */
 int64_t ms__fresh_ns(const ms_rates *rates, int64_t n_bytes);
 
