@@ -42,7 +42,8 @@ def wrap(
         async_offload: use the asynchronous transfer engine; ``None`` asks the environment variable
             ``MEMSCALE_ASYNC_OFFLOAD``, then the config.
         async_config: settings of that engine.
-        plan: a saved plan, or the path of a file with one, used as it is. It must belong to this model.
+        plan: a saved plan, or the path of a file with one, used as it is. It must belong to this model. If it was made
+            within a budget and ``config`` has none, its budget holds.
 
     Raises:
         TypeError: ``target``, ``config``, ``sample_input`` or ``plan`` is of the wrong type.
@@ -51,8 +52,10 @@ def wrap(
             was asked for that is not in this version.
     """
     model = model_of(target)
-    settings = make_settings(config, async_offload, async_config)
-    _attach(model, settings, sample_input, plan=_read_plan(plan))
+    settings, given = make_settings(config, async_offload, async_config), _read_plan(plan)
+    if given is not None and given.has_budget and settings.memory_budget_gb is None:
+        settings = settings.replace(memory_budget_gb=given.budget_bytes / 1e9)
+    _attach(model, settings, sample_input, plan=given)
     return target
 
 

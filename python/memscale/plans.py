@@ -88,6 +88,7 @@ class Plan:
             and what the engine rounds up. Empty if the step allocates nothing.
         place: where that peak is: the layer (or None) and the phase; None if the step is empty.
         budget_bytes: what the plan may use.
+        has_budget: was that set? Else it follows from the device, and is an aim.
         margin_bytes: the part of the budget that is left free, for errors of the prediction.
         aim_bytes: what the plan should have used, where only one above that fits the device; else 0.
         full_speed_bytes: a budget with which nothing would be done to the step, where it fits as it is and this plan
@@ -133,6 +134,7 @@ class Plan:
         self.parts: Mapping[str, int] = MappingProxyType(_parts(summary["parts"], self.predicted_peak_bytes))
         self.place = self._place(summary["peak_unit"], summary["peak_phase"])
         self.budget_bytes: int = summary["budget_bytes"]
+        self.has_budget = bool(summary["flags"] & _core.PLAN_FASTEST)
         self.margin_bytes: int = summary["margin_bytes"]
         self.aim_bytes: int = summary["aim_bytes"]
         self.full_speed_bytes: int = summary["full_speed_bytes"]

@@ -213,6 +213,42 @@ def test_memory_is_taken_at_once_after_the_first_step(monkeypatch, has_sample):
     memscale.detach(model)
 
 
+def test_memory_of_a_given_plan_is_taken_at_once(monkeypatch):
+    """After the first step, as for a plan that is made here, and no plan is made."""
+    model, (_, batch) = zoo.LARGE.make("gpt2"), zoo.LARGE.batch_of("gpt2")
+    plan, finished, seen = zoo.recompute_plan(model), [], []
+    memscale.wrap(model, memscale.Config(enable_logging=False), plan=plan)
+    memory, optimizer = memscale.executor_of(model)._device_memory, torch.optim.AdamW(model.parameters())
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: seen.append(len(finished)))
+    monkeypatch.setattr(memory, "_is_gpu", True)
+    monkeypatch.setattr(memory, "_count", lambda: (0, 0))
+    monkeypatch.setattr(memory, "_growing", SimpleNamespace(works=True))
+    monkeypatch.setattr(plan, "needed_bytes", plan.budget_bytes)
+    for _ in range(3):
+        for _ in range(2):
+            model(**batch).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+        finished.append(1)
+    assert seen == [1]
+    assert memscale.executor_of(model).plan is plan
+    monkeypatch.undo()
+    memscale.detach(model)
+
+
+def test_a_given_plan_that_runs_out_of_memory_is_reported_and_stays(caplog):
+    model, (_, batch) = Failing(zoo.LARGE.make("gpt2")), zoo.LARGE.batch_of("gpt2")
+    plan = zoo.recompute_plan(model)
+    memscale.wrap(model, plan=plan)
+    step(model, batch)
+    fail(model, batch)
+    with caplog.at_level("INFO", logger="memscale"):
+        step(model, batch)
+    assert len(messages(caplog)) == 1
+    assert memscale.executor_of(model).plan is plan
+    memscale.detach(model)
+
+
 def test_a_plan_with_room_to_spare_gets_leaner(caplog):
     """Its budget is far from what it needs: less of that is not less memory."""
     model, (_, batch) = Failing(zoo.LARGE.make("gpt2")), zoo.LARGE.batch_of("gpt2")

@@ -641,6 +641,25 @@ def test_a_given_plan_stays(quiet_config):
     assert model._memscale_executor.plan is not None
 
 
+def test_the_budget_of_a_given_plan_holds(quiet_config, tmp_path):
+    """Unless the settings have one; what a plan aims for without a budget is none."""
+    model, (_, batch) = zoo.LARGE.make("gpt2"), zoo.LARGE.batch_of("gpt2")
+    within = memscale.plan(model, batch, config=memscale.Config(memory_budget_gb=0.5))
+    assert (within.has_budget, within.budget_bytes) == (True, 500_000_000)
+    (tmp_path / "plan.json").write_text(within.to_json())
+    own = quiet_config.replace(memory_budget_gb=0.25)
+    for config, expected in ((quiet_config, 0.5), (own, 0.25)):
+        memscale.wrap(model, config, plan=tmp_path / "plan.json")
+        assert memscale.executor_of(model).config.memory_budget_gb == expected
+        memscale.detach(model)
+    assert quiet_config.memory_budget_gb is None
+    aimed = memscale.plan(model, batch)
+    assert not aimed.has_budget
+    memscale.wrap(model, quiet_config, plan=aimed)
+    assert memscale.executor_of(model).config.memory_budget_gb is None
+    memscale.detach(model)
+
+
 def test_repr_says_what_matters(planned):
     plan = planned()
     text = repr(plan)

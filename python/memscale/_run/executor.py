@@ -121,6 +121,7 @@ class Executor(Handle):
             self._is_given = plan is not None
             if plan is not None:
                 self._apply(plan)
+                self._wait_for_optimizer()
                 self._messages.info(f"plan: {plan.describe()}")
             elif sample is not None and self._analyse(step_module(self.model), *sample, is_sample=True):
                 self._replan(*sample, held=False)
@@ -139,7 +140,7 @@ class Executor(Handle):
             self._device_memory.attach()
             if self.plan is not None:
                 self._apply(self.plan)
-            if self._planner.profile is not None:
+            if self._is_given or self._planner.profile is not None:
                 self._wait_for_optimizer()
         except BaseException:
             self._undo()
@@ -339,10 +340,13 @@ class Executor(Handle):
             self._checking.begin_step(self.plan, None if self._is_given or self._is_watched else self._planned_for)
 
     def _choose_plan(self, module: nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._is_given or not may_hook() or not self._trained.look(self.model):
+        if not may_hook() or not self._trained.look(self.model):
             return
         held = is_any_set("grad", self._trained.parameters)
-        if self._device_memory.begin_step(None if self._is_watched else self.plan, held=held):
+        must_replan = self._device_memory.begin_step(None if self._is_watched else self.plan, held=held)
+        if self._is_given:
+            return
+        if must_replan:
             self._failed_for, self._planned_for = self._planned_for, None
         if self._watching.is_active:
             self._watching.continue_with_forward(held=held)
