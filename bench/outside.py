@@ -3,6 +3,8 @@
 * ``/proc/self/smaps``: memory without a file that forked children do not get (flag ``dc``), which is how MemScale maps
   host memory to offload to; what the driver maps (``/dev/nvidia*``), where memory is that it pinned itself; and what is
   locked (flag ``lo``). ``/proc/self/status``: resident, locked and pinned memory.
+* ``resident``: what of each kind of mapping is resident, and ``malloc``: what the C library has handed out. They tell
+  growth of MemScale's host memory from growth of libraries' memory, of code that is loaded, and of the driver.
 * ``torch.cuda.host_memory_stats``: torch's own pinned memory.
 * ``Pins``: every call of the driver that pins memory, whoever makes it, by a callback of CUPTI.
 
@@ -19,7 +21,8 @@ import gc
 import mmap
 import os
 import re
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import torch
 
@@ -27,25 +30,96 @@ _HEADER = re.compile(r"^([0-9a-f]+-[0-9a-f]+) (\S{4}) \S+ \S+ (\d+)\s*(.*)$")
 _TRIED_BYTES = 37 * mmap.PAGESIZE  # of a mapping that is made to see whether smaps shows it
 
 
-def mappings() -> dict[str, dict[str, int]]:
-    """Bytes of mappings by address, for those of each kind: "not forked", "driver", "locked"."""
-    found: dict[str, dict[str, int]] = {"not forked": {}, "driver": {}, "locked": {}}
-    address, inode, path, n_bytes = "", "", "", 0
+class Mapping(NamedTuple):
+    """A row of smaps."""
+
+    address: str
+    inode: str
+    path: str
+    n_bytes: int
+    resident_bytes: int
+    flags: tuple[str, ...]
+
+    @property
+    def is_not_forked(self) -> bool:
+        return "dc" in self.flags and self.inode == "0" and not self.path.startswith("/dev/")
+
+
+def _smaps() -> Iterator[Mapping]:
+    address, inode, path, sizes = "", "", "", dict[str, int]()
     with open("/proc/self/smaps", encoding="utf-8", errors="replace") as file:
         for line in file:
             if header := _HEADER.match(line):
                 address, _, inode, path = header.groups()
-            elif line.startswith("Size:"):
-                n_bytes = int(line.split()[1]) * 1024
+            elif line.startswith(("Size:", "Rss:")):
+                sizes[line[: line.index(":")]] = int(line.split()[1]) * 1024
             elif line.startswith("VmFlags:"):
-                flags = line.split()[1:]
-                if "dc" in flags and inode == "0" and not path.startswith("/dev/"):
-                    found["not forked"][address] = n_bytes
-                if path.startswith("/dev/nvidia"):
-                    found["driver"][address] = n_bytes
-                if "lo" in flags:
-                    found["locked"][address] = n_bytes
+                yield Mapping(address, inode, path, sizes["Size"], sizes["Rss"], tuple(line.split()[1:]))
+
+
+def mappings() -> dict[str, dict[str, int]]:
+    """Bytes of mappings by address, for those of each kind: "not forked", "driver", "locked"."""
+    found: dict[str, dict[str, int]] = {"not forked": {}, "driver": {}, "locked": {}}
+    for row in _smaps():
+        if row.is_not_forked:
+            found["not forked"][row.address] = row.n_bytes
+        if row.path.startswith("/dev/nvidia"):
+            found["driver"][row.address] = row.n_bytes
+        if "lo" in row.flags:
+            found["locked"][row.address] = row.n_bytes
     return found
+
+
+_SHARED = ("/dev/shm", "/dev/zero", "/memfd", "/SYSV")
+
+
+def _kind(row: Mapping) -> str:
+    """One of RESIDENT_KINDS."""
+    if row.path.startswith("/dev/nvidia"):
+        return "driver"
+    if "lo" in row.flags:
+        return "locked"
+    if row.is_not_forked:
+        return "not forked"
+    if row.path == "[heap]":
+        return "heap"
+    if row.path.startswith(_SHARED) or "sh" in row.flags:
+        return "shared"
+    return "anonymous" if row.inode == "0" else "files"
+
+
+RESIDENT_KINDS = ("heap", "anonymous", "not forked", "locked", "shared", "files", "driver")
+
+
+def resident() -> dict[str, Any]:
+    """Resident bytes of all mappings of each kind. "not forked" is MemScale's host memory, pinned or not, "shared"
+    memory that the driver has pinned for others, "files" code and data of libraries."""
+    found = dict.fromkeys(RESIDENT_KINDS, 0)
+    for row in _smaps():
+        found[_kind(row)] += row.resident_bytes
+    return found
+
+
+def resident_bytes() -> int:
+    """Of the process; cheap enough to be asked around every step."""
+    with open("/proc/self/statm", encoding="utf-8") as file:
+        return int(file.read().split()[1]) * mmap.PAGESIZE
+
+
+class _Mallinfo(ctypes.Structure):
+    _names = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")
+    _fields_ = tuple((name, ctypes.c_size_t) for name in _names)
+
+
+def malloc() -> dict[str, int]:
+    """Bytes that the C library has handed out, and bytes that it keeps; empty if it cannot tell."""
+    try:
+        ask = ctypes.CDLL(None).mallinfo2
+    except (OSError, AttributeError):
+        return {}
+    ask.restype = _Mallinfo
+    found = ask()
+    return {"used": found.uordblks + found.hblkhd, "free": found.fordblks}
 
 
 def status() -> dict[str, int]:
