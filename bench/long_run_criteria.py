@@ -31,6 +31,11 @@ def criteria(row: dict[str, Any], case: Case) -> dict[str, tuple[Any, bool]]:
     return found | _pool(row, case)
 
 
+def simulated(row: dict[str, Any]) -> float:
+    """What the plan needs, of its predicted peak; 0: that is not known."""
+    return row["needed_bytes"] / row["predicted_peak_bytes"] if "needed_bytes" in row else 0.0
+
+
 def _more(row: dict[str, Any], key: str) -> int:
     return row["end"][key] - row["warm"][key]
 
@@ -41,7 +46,7 @@ def _allocator(row: dict[str, Any], case: Case) -> dict[str, tuple[Any, bool]]:
         return {}
     more = _more(row, "allocated_bytes")
     ratio = round(row["end"]["reserved_bytes"] / row["peak_bytes"], 4)
-    bar = max(MOST_RESERVED, row.get("needed_bytes", 0) / row.get("predicted_peak_bytes", 1) * MOST_OVER_SIMULATED)
+    bar = MOST_RESERVED if case.share is not None else max(MOST_RESERVED, simulated(row) * MOST_OVER_SIMULATED)
     found = {"allocated after a step: bytes more": (more, more <= MIB)}
     found["reserved, of the allocated peak"] = (ratio, ratio <= bar)
     if case.sizes != "growing":
@@ -136,11 +141,11 @@ def growth_table(rows: list[dict[str, Any]]) -> str:
     heads += ("malloc, used",)
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for row in rows:
-        if "criteria" not in row:
+        if "growth" not in row:
             continue
         found = {key: value for key, (value, _) in row["criteria"].items()}
-        simulated = row["needed_bytes"] / row["predicted_peak_bytes"] if "needed_bytes" in row else 0
-        cells = [row["name"], str(found.get("reserved, of the allocated peak", "")), f"{simulated:.3f}"]
+        ratio = simulated(row)
+        cells = [row["name"], str(found.get("reserved, of the allocated peak", "")), f"{ratio:.3f}" if ratio else ""]
         cells += [str(found.get("torch's allocator: retries", "")), f"{found['resident: bytes more'] / 1e6:.1f}"]
         cells += [f"{group['bytes'] / 1e6:.1f} in {group['steps']}" for group in row["growth"].values()]
         marks = list(row["resident"].values())

@@ -80,7 +80,7 @@ def _figures(profile: Profile, packed: bytes, config: memscale.Config) -> dict[s
     budget = _core.budget_for_peak(best + (_OTHERS if is_gpu else 0))
     found = {"predicted_peak_bytes": peak, "baseline_peak_bytes": max(peak, profile.peak_bytes)}
     found |= {"needed_bytes": best, "reserved_bytes": best, "budget_bytes": budget, "margin_bytes": budget // 64}
-    found |= {"grows": int(is_gpu), "flags": ["fastest"]}
+    found |= {"grows": int(is_gpu), "flags": ["fastest"], "skipped": 0}
     if spacer[1]:
         found |= {"spacer_unit": spacer[0], "spacer_bytes": spacer[1], "spacer_saved_bytes": without - best}
     return found
