@@ -191,6 +191,30 @@ def test_memory_that_cannot_be_taken_at_once_is_no_failed_step(monkeypatch, capl
     memscale.detach(model)
 
 
+def test_a_block_that_is_taken_again_leaves_room_for_small_ones(monkeypatch):
+    """They are in segments of their own: with all of the cap in one block, the first of them returns it."""
+    model, _ = wrapped()
+    memory, retries, taken, cap = memscale.executor_of(model)._device_memory, [], [], 8 << 30
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 1 << 30)
+    monkeypatch.setattr(torch, "empty", lambda n_bytes, **options: taken.append(n_bytes))
+    monkeypatch.setattr(memory, "_is_gpu", True)
+    monkeypatch.setattr(memory, "_count", lambda: (0, len(retries)))
+    monkeypatch.setattr(memory, "_growing", SimpleNamespace(works=True))
+    monkeypatch.setattr(memory, "_cap", object())
+    monkeypatch.setattr(memory, "_cap_bytes", lambda: cap)
+    fields = {"grows": True, "n_changed": 1, "is_cramped": False, "budget_bytes": cap, "margin_bytes": 128 << 20}
+    plan = SimpleNamespace(needed_bytes=7 << 30, **fields)
+    memory.use(plan)
+    for _ in range(4):
+        assert not memory.begin_step(plan, held=False)
+        memory.count_step()
+        retries.append(1)
+    assert taken == [(6 << 30) + (64 << 20), *[(7 << 30) - (64 << 20)] * 2]
+    monkeypatch.undo()
+    memscale.detach(model)
+
+
 @pytest.mark.parametrize("has_sample", [False, True])
 def test_memory_is_taken_at_once_after_the_first_step(monkeypatch, has_sample):
     """Also if the plan was made before it; with accumulated gradients, after the optimizer has made its state."""

@@ -19,8 +19,9 @@ from ..config import Config
 from ..plans import Plan
 from .torch_state import AllocatorCap, GrowingSegments
 
-_MAX_SETTLED = 4  # times, until a plan needs more
+_MAX_SETTLED = 16  # times, until a plan needs more
 _ROUNDED = 2 << 20  # large requests are rounded to multiples of this
+_ROOM = 64 << 20  # left for small blocks, which are elsewhere, and for what a block's last granule is larger
 
 
 class DeviceMemory:
@@ -144,7 +145,8 @@ class DeviceMemory:
 
         The first step is another than those that follow: units are checked, and the optimizer makes its state. Its
         unused memory is returned. Under a cap torch counts a request as new memory even if most of it is there
-        already; if the memory of the step is there as one block, no request needs more.
+        already; if the memory of the step is there as one block, no request needs more. Where steps of several sizes
+        take turns, each request that needs more may be such a one, from the first time that memory is returned on.
         """
         is_first = self._n_settled == 0
         if self._n_steps == 0 or (is_first and not self._is_over(held)):
@@ -155,9 +157,9 @@ class DeviceMemory:
         torch.cuda.empty_cache()
         if self._cap is None or plan.is_cramped:
             return
-        cap, most = self._cap_bytes(), plan.needed_bytes + plan.margin_bytes // 2
-        wanted = min(cap, self._planner.occupied_bytes + most) if is_first else cap
-        missing = wanted - int(torch.cuda.memory_reserved(self._device))
+        cap, most = self._cap_bytes(), self._planner.occupied_bytes + plan.needed_bytes + plan.margin_bytes // 2
+        wanted = most if is_first else max(most, cap - _ROOM)
+        missing = min(cap, wanted) - int(torch.cuda.memory_reserved(self._device))
         missing -= missing % _ROUNDED  # torch rounds up, and the sum may be the cap
         if missing > 0:
             with contextlib.suppress(torch.OutOfMemoryError):
