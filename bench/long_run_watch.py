@@ -79,6 +79,9 @@ class Watch:
             "retries": now["retries"] - self._counts["retries"],
             "reserved_before": self._counts["reserved_bytes"],
             "reserved_after": now["reserved_bytes"],
+            "allocated_peak": torch.cuda.max_memory_allocated(),
+            "predicted_peak": getattr(plan, "predicted_peak_bytes", 0),
             "needed_bytes": getattr(plan, "needed_bytes", 0),
+            "occupied_bytes": getattr(plan, "occupied_bytes", 0),
             "settled": getattr(memory, "_n_settled", 0),
         }
