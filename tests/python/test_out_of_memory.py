@@ -210,7 +210,7 @@ def test_a_block_that_is_taken_again_leaves_room_for_small_ones(monkeypatch):
         assert not memory.begin_step(plan, held=False)
         memory.count_step()
         retries.append(1)
-    assert taken == [(6 << 30) + (64 << 20), *[(7 << 30) - (64 << 20)] * 2]
+    assert taken == [(6 << 30) + (64 << 20), *[(7 << 30) - (128 << 20)] * 2]
     monkeypatch.undo()
     memscale.detach(model)
 

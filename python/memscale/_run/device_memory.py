@@ -21,7 +21,7 @@ from .torch_state import AllocatorCap, GrowingSegments
 
 _MAX_SETTLED = 16  # times, until a plan needs more
 _ROUNDED = 2 << 20  # large requests are rounded to multiples of this
-_ROOM = 64 << 20  # left for small blocks, which are elsewhere, and for what a block's last granule is larger
+_ROOM = 128 << 20  # left for small blocks, which are elsewhere, and for what a block's last granule is larger
 
 
 class DeviceMemory:
