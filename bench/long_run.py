@@ -47,41 +47,12 @@ import transformers
 
 import memscale
 import outside
-from long_run_criteria import Case, beside_plain, criteria, growth_table, table
+from long_run_criteria import CASES, SLICES, Case, beside_plain, criteria, growth_table, table
 from long_run_mixture import mixture, saved_plan
 from long_run_models import MODELS, Batch
 from long_run_watch import Watch, counts
 from memscale._base.vocabulary import ACTIONS
 from memscale.plans import Plan
-
-CASES = {
-    "gpt2, plain": Case("gpt2", plain=True),
-    "gpt2, budget": Case("gpt2", 0.3),
-    "gpt2, tight budget": Case("gpt2", 0.08),
-    "gpt2, saved plan": Case("gpt2", 0.3, given=True),
-    "gpt2, mixture": Case("gpt2", given=True),
-    "gpt2 compiled, plain": Case("gpt2", plain=True, compiled=True),
-    "gpt2 compiled, budget": Case("gpt2", 0.3, compiled=True),
-    "gpt2 compiled, mixture": Case("gpt2", given=True, compiled=True),
-    "llava, plain": Case("llava", plain=True),
-    "llava, budget": Case("llava", 0.3),
-    "llava, mixture": Case("llava", given=True),
-    "qwen2.5-vl, plain": Case("qwen2.5-vl", plain=True),
-    "qwen2.5-vl, budget": Case("qwen2.5-vl", 0.3),
-    "qwen2.5-vl, mixture": Case("qwen2.5-vl", given=True),
-    "gpt2, mixture, one size": Case("gpt2", given=True, sizes="fixed"),
-    "gpt2, mixture, growing": Case("gpt2", given=True, sizes="growing"),
-    "gpt2 without cuDNN's attention, plain": Case("gpt2", plain=True, cudnn=False),
-    "gpt2 without cuDNN's attention, budget": Case("gpt2", 0.3, cudnn=False),
-}
-
-SLICES = {
-    "eager": ("gpt2, budget", "gpt2, plain"),
-    "compiled": ("gpt2 compiled, budget", "gpt2 compiled, plain"),
-    "vision": ("llava, budget", "llava, plain"),
-    "given": ("gpt2, mixture", "gpt2, saved plan"),
-    "attention": ("gpt2 without cuDNN's attention, budget", "gpt2 without cuDNN's attention, plain"),
-}
 
 
 class InterruptError(Exception):

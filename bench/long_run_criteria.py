@@ -22,6 +22,36 @@ class Case:
     cudnn: bool = True  # may attention be cuDNN's?
 
 
+CASES = {
+    "gpt2, plain": Case("gpt2", plain=True),
+    "gpt2, budget": Case("gpt2", 0.3),
+    "gpt2, tight budget": Case("gpt2", 0.08),
+    "gpt2, saved plan": Case("gpt2", 0.3, given=True),
+    "gpt2, mixture": Case("gpt2", given=True),
+    "gpt2 compiled, plain": Case("gpt2", plain=True, compiled=True),
+    "gpt2 compiled, budget": Case("gpt2", 0.3, compiled=True),
+    "gpt2 compiled, mixture": Case("gpt2", given=True, compiled=True),
+    "llava, plain": Case("llava", plain=True),
+    "llava, budget": Case("llava", 0.3),
+    "llava, mixture": Case("llava", given=True),
+    "qwen2.5-vl, plain": Case("qwen2.5-vl", plain=True),
+    "qwen2.5-vl, budget": Case("qwen2.5-vl", 0.3),
+    "qwen2.5-vl, mixture": Case("qwen2.5-vl", given=True),
+    "gpt2, mixture, one size": Case("gpt2", given=True, sizes="fixed"),
+    "gpt2, mixture, growing": Case("gpt2", given=True, sizes="growing"),
+    "gpt2 without cuDNN's attention, plain": Case("gpt2", plain=True, cudnn=False),
+    "gpt2 without cuDNN's attention, budget": Case("gpt2", 0.3, cudnn=False),
+}
+
+SLICES = {
+    "eager": ("gpt2, budget", "gpt2, plain"),
+    "compiled": ("gpt2 compiled, budget", "gpt2 compiled, plain"),
+    "vision": ("llava, budget", "llava, plain"),
+    "given": ("gpt2, mixture", "gpt2, saved plan"),
+    "attention": ("gpt2 without cuDNN's attention, budget", "gpt2 without cuDNN's attention, plain"),
+}
+
+
 def criteria(row: dict[str, Any], case: Case) -> dict[str, tuple[Any, bool]]:
     """Value and whether the bar is met, by name. Of a plain run the values count, and no bar."""
     found: dict[str, tuple[Any, bool]] = {"steps that ran": (row["steps"], row["steps"] == row["wanted_steps"])}

@@ -21,6 +21,7 @@ FIGURES = ("src/common/text.c", "python/memscale/_show/text.py")
 ALLOWED = {
     "python/memscale/_run/handlers.py": {
         "offload_blocking",
+        "offload_pointwise",
         "recompute_offload",
         "recompute_offload_blocking",
         "recompute_pointwise",

@@ -413,9 +413,7 @@ def pointwise(
     inputs: tuple[int, ...],
     output: int,
     n: int,
-    gpu: Gpu | None = None,
-    device: int = 0,
-    stream: int = 0,
+    place: tuple[Gpu, int, int] = ...,
     /,
 ) -> None: ...
 def pointwise_source(dtypes: tuple[int, ...], ops: tuple[tuple[int, int, int, int, float], ...], /) -> str: ...

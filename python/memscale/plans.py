@@ -73,7 +73,8 @@ class Plan:
       products and convolutions, of attention, or of both. ``"recompute with offloaded inputs"`` keeps its inputs in
       host memory.
     * ``"recompute pointwise results"``: it is kept, but for results of pointwise functions (``mul``, ``silu``, casts)
-      that other kept tensors give again.
+      that other kept tensors give again. ``"offload except pointwise results"``: the same, and what is left waits in
+      host memory.
     * ``"offload"``: what backward needs waits in host memory.
     * ``"blocking offload"``, ``"recompute with blocking offload of inputs"``: the next layer waits for the copies.
     * ``"tile"``: it is recomputed in tiles.

@@ -2,7 +2,9 @@
  *
  * A file is a header and the code: magic, format, key, size and hash of the code. Numbers are little-endian, as on
  * every machine that has these GPUs. A file that is too short, too long, altered, of another format or of another key
- * counts as absent; the next compilation replaces it.
+ * counts as absent; the next compilation replaces it. What is compiled is code that runs in training, so folder and
+ * file must be such that no other user can change them: elsewhere the cache is not used, and ms_gpu_get_component says
+ * why.
  */
 #include "cache.h"
 
@@ -68,7 +70,7 @@ void ms__cache_init(ms_gpu *gpu, const char *path) {
     (void)snprintf(gpu->cache_reason, sizeof gpu->cache_reason, "neither MEMSCALE_CACHE_DIR nor HOME is set");
 }
 
-/* The first failure to write is remembered for ms_gpu_get_component. */
+/* The first failure is remembered for ms_gpu_get_component. */
 static void tell_broken(ms_gpu *gpu, const char *reason) {
     int expected = FINE;
     ms__log(MS_LOG_INFO, "compiled programs are not cached: %s", reason);
@@ -82,7 +84,8 @@ void ms__cache_describe(ms_gpu *gpu, ms__component *out) {
         ms__component_fails(out, "%s", gpu->cache_reason);
     else if (atomic_load_explicit(&gpu->cache_state, memory_order_acquire) == BROKEN) /* partner: tell_broken */
         *out = gpu->cache_component;
-    else if (ms__prim_check_folder(gpu->cache_path) != MS_OK)
+    else if (ms__prim_check_folder(gpu->cache_path) != MS_OK ||
+             (ms__prim_exists("", gpu->cache_path) && ms__prim_check_private(gpu->cache_path) != MS_OK))
         ms__component_fails(out, "%s", ms_error_message());
     else
         ms__component_works(out, 0, "%s", gpu->cache_path);
@@ -114,6 +117,11 @@ bool ms__cache_get(ms_gpu *gpu, const char *name, ms__cache_key key, ms__image *
     const void *code = NULL;
     size_t n_bytes = 0, n_code = 0;
     if (gpu->cache_path[0] == '\0' || file_path(gpu, name, key, path) != MS_OK) return false;
+    if (!ms__prim_exists("", path)) return false;
+    if (ms__prim_check_private(gpu->cache_path) != MS_OK || ms__prim_check_private(path) != MS_OK) {
+        tell_broken(gpu, ms_error_message());
+        return false;
+    }
     if (ms__prim_read_bytes(path, MAX_FILE_BYTES, &bytes, &n_bytes) != MS_OK) return false;
     bool intact = ms__cache_parse(bytes, n_bytes, key, &code, &n_code);
     if (intact) {
@@ -142,7 +150,7 @@ void ms__cache_put(ms_gpu *gpu, const char *name, ms__cache_key key, const ms__i
         memcpy(file + sizeof head, image->bytes, image->n_bytes);
     }
     bool kept = file != NULL && file_path(gpu, name, key, path) == MS_OK &&
-                ms__prim_make_folder(gpu->cache_path) == MS_OK &&
+                ms__prim_make_folder(gpu->cache_path) == MS_OK && ms__prim_check_private(gpu->cache_path) == MS_OK &&
                 ms__prim_write_file(path, file, sizeof head + image->n_bytes) == MS_OK;
     if (!kept) tell_broken(gpu, ms_error_message());
     free(file);

@@ -2,10 +2,11 @@
 #include <inttypes.h>
 
 #include "../common/status.h"
-#include "../kernels/pointwise.h"
+#include "../kernels/pointwise_program.h"
 #include "device.h"
 
 #define N_THREADS 256
+#define N_PER_BLOCK ((int64_t)N_THREADS * MS__POINTWISE_WIDTH)
 
 _Static_assert(MS__POINTWISE_NAME_BYTES <= MS__PROGRAM_NAME_BYTES, "names of pointwise programs are names of programs");
 
@@ -15,7 +16,8 @@ static bool is_aligned(const ms_pointwise *program, const ms__pointwise_args *ar
         args->output % (ms__u64)(MS__POINTWISE_WIDTH * ms__pointwise_element_bytes(ms__pointwise_result(program))) == 0;
     for (int64_t i = 0; i < program->n_inputs; i++)
         is_it = is_it && args->inputs[i] % (ms__u64)(MS__POINTWISE_WIDTH *
-                                                     ms__pointwise_element_bytes(program->input_dtypes[i])) == 0;
+                                                     ms__pointwise_element_bytes(program->input_dtypes[i])) ==
+                             0;
     return is_it;
 }
 
@@ -40,7 +42,7 @@ ms_status ms_gpu_pointwise(ms_gpu *gpu, int64_t device, const ms_pointwise *prog
     ms_status status = ms__pointwise_read(program, &ours);
     if (status == MS_OK) status = ms__gpu_check(gpu, device);
     if (status != MS_OK) return status;
-    int64_t n_blocks = n <= 0 ? 0 : (n - 1) / (N_THREADS * MS__POINTWISE_WIDTH) + 1;
+    int64_t n_blocks = n <= 0 ? 0 : (n - 1) / N_PER_BLOCK + 1;
     if (n < 0 || n_blocks > INT32_MAX || inputs == NULL)
         return ms__fail(MS_E_INVALID, "ms_gpu_pointwise: %" PRId64 " elements cannot be computed at once", n);
     if (n == 0) return MS_OK;

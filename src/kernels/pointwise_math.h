@@ -1,18 +1,14 @@
-/* pointwise_math.h - the functions of pointwise programs (pointwise.h), as torch computes them on a GPU, for host and
+/* pointwise_math.h - the functions of pointwise programs (pointwise_program.h), as torch computes them on a GPU, for host and
  * device.
  *
  * Values are floats; one of 16 bits is a float that 16 bits can hold. What torch does in kernels of their own is
  * rounded one by one here, too: compilers may not join these operations. The functions that torch computes in one
- * kernel have the expressions that torch has, and the compiler's freedom to join.
+ * kernel have the expressions that torch has, and the compiler's freedom to join. On the host, <math.h> comes first.
  */
 #ifndef MS_KERNELS_POINTWISE_MATH_H
 #define MS_KERNELS_POINTWISE_MATH_H
 
 #include "shared.h"
-
-#if !defined(__CUDACC__)
-#include <math.h>
-#endif
 
 typedef unsigned short ms__u16;
 typedef unsigned int ms__u32;
@@ -61,10 +57,10 @@ MS__SHARED float ms__pw_read_fp16(ms__u16 x) {
 
 MS__SHARED ms__u16 ms__pw_write_fp16(float x) {
     ms__u32 bits = ms__pw_bits(x), sign = bits >> 16 & 0x8000U, magnitude = bits & 0x7FFFFFFFU;
-    if (magnitude > 0x7F800000U) return 0x7FFF;                          /* as GPUs write a NaN */
-    if (magnitude >= 0x477FF000U) return (ms__u16)(sign | 0x7C00U);      /* 65520 and above round to infinity */
-    if (magnitude < 0x33000000U) return (ms__u16)sign;                   /* below 2^-25 */
-    if (magnitude >= 0x38800000U) {                                      /* normal: round to even at bit 13 */
+    if (magnitude > 0x7F800000U) return 0x7FFF;                     /* as GPUs write a NaN */
+    if (magnitude >= 0x477FF000U) return (ms__u16)(sign | 0x7C00U); /* 65520 and above round to infinity */
+    if (magnitude < 0x33000000U) return (ms__u16)sign;              /* below 2^-25 */
+    if (magnitude >= 0x38800000U) {                                 /* normal: round to even at bit 13 */
         ms__u32 rounded = magnitude + 0xFFFU + ((magnitude >> 13) & 1U);
         return (ms__u16)(sign | ((rounded - 0x38000000U) >> 13));
     }

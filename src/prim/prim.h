@@ -35,6 +35,10 @@ ms_status ms__prim_make_folder(const char *path);
  * Errors: MS_E_IO (the reason is in the message), MS_E_LIMIT. */
 ms_status ms__prim_check_folder(const char *path);
 
+/* Is this file or folder such that only this user (or root) can change it? It is no link, belongs to one of them, and
+ * nobody else may write to it. Errors: MS_E_IO (absent, or the reason). */
+ms_status ms__prim_check_private(const char *path);
+
 /* Write a file completely or not at all: it is written under another name in the same folder, then renamed. Readers see
  * the old file or the new one, whoever else writes it at the same time. It is not forced to disk: after a crash of the
  * machine the file may be too short, so readers check what they read. Errors: MS_E_IO (the temporary file was removed),

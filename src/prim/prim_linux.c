@@ -118,6 +118,16 @@ ms_status ms__prim_make_folder(const char *path) {
     }
 }
 
+ms_status ms__prim_check_private(const char *path) {
+    struct stat info;
+    if (lstat(path, &info) != 0) return ms__fail(MS_E_IO, "cannot look at %s: %s", path, strerror(errno));
+    if (S_ISLNK(info.st_mode)) return ms__fail(MS_E_IO, "%s is a link; give the path that it leads to", path);
+    if (info.st_uid != 0 && info.st_uid != geteuid()) return ms__fail(MS_E_IO, "%s belongs to another user", path);
+    if (info.st_mode & (S_IWGRP | S_IWOTH))
+        return ms__fail(MS_E_IO, "other users may write to %s: chmod go-w it, or remove it", path);
+    return MS_OK;
+}
+
 ms_status ms__prim_check_folder(const char *path) {
     char part[MS__PRIM_PATH_BYTES];
     ms_status status = ms__prim_join(part, NULL, path);

@@ -6,9 +6,10 @@
  *   Where both are part of a function whose result may be kept (MS__OP_IN_...), the second need not run; what it would
  *   allocate is there already, held since forward.
  *
- *   Offloading (of the plain and of the pointwise variant). What a visit to a unit saves for backward, and nobody else holds, leaves the
- *   device when some more units have run, and comes back some units before backward needs it (schedule.h). Casts of
- *   parameters, which the variants hold until autocast ends, are dropped there, and made again when they are needed.
+ *   Offloading (of the plain and of the pointwise variant). What a visit to a unit saves for backward, and nobody else
+ * holds, leaves the device when some more units have run, and comes back some units before backward needs it
+ * (schedule.h). Casts of parameters, which the variants hold until autocast ends, are dropped there, and made again
+ * when they are needed.
  *
  *   Offloaded inputs (of the recomputed variant). The same for the inputs that one visit alone holds (MS__HOLD), where
  *   the plan releases them in its backward.
@@ -46,7 +47,7 @@ typedef struct ms__copied {
 /* One run of a unit's forward, and its backward. */
 typedef struct ms__visit {
     int32_t unit;
-    int32_t forward, backward;       /* segments */
+    int32_t forward, backward;        /* segments */
     ms__copied moved[MS__N_VARIANTS]; /* by the variant of the unit: what it saves; of the recomputed one its inputs */
 } ms__visit;
 
@@ -61,8 +62,8 @@ typedef struct ms__changes {
     int32_t *first_last;  /* segment -> the first one that goes at its end */
     int32_t *next_kept;   /* key -> the next of the same list, or MS__NOBODY */
     /* Offloading. */
-    ms__visit *visits;   /* in the order of forward */
-    int32_t *visit_of;   /* segment of forward or backward -> its visit, or MS__NOBODY */
+    ms__visit *visits;               /* in the order of forward */
+    int32_t *visit_of;               /* segment of forward or backward -> its visit, or MS__NOBODY */
     uint32_t *moved[MS__N_VARIANTS]; /* keys, by visit; of the recomputed variant those that only its call holds */
     int32_t *dropped_in; /* key -> the segment of forward after which a cast of its maker's is dropped, or MS__NOBODY */
     int32_t *first_dropped, *next_dropped; /* segment -> those that are dropped after it; key -> the next one */

@@ -89,8 +89,8 @@ static void count_handling(const counter *b, const ms__changes *changes, ms__rec
         int64_t *ns = costs[visit->unit].handling_ns, n_saved = changes->units[visit->unit].n_saved;
         for (int w = 0; w < MS__N_VARIANTS; w++) {
             int64_t n = visit->moved[w].n;
-            int64_t own_ns = w == MS__RECOMPUTED ? ms__input_handling_ns(b->rates, n)
-                                                 : ms__handling_ns(b->rates, n_saved, n);
+            int64_t own_ns =
+                w == MS__RECOMPUTED ? ms__input_handling_ns(b->rates, n) : ms__handling_ns(b->rates, n_saved, n);
             if (n > 0) ns[w] = ms__add_ns(ns[w], own_ns);
         }
     }

@@ -100,6 +100,57 @@ TEST(every_kernel_by_built_in_ptx) {
     ms_gpu_destroy(gpu);
 }
 
+/* A pointwise program in three types, without functions that the host rounds otherwise. */
+static const ms_pointwise mixed_program = {.struct_bytes = sizeof mixed_program,
+                                           .n_inputs = 2,
+                                           .n_ops = 4,
+                                           .input_dtypes = {MS_POINTWISE_BF16, MS_POINTWISE_FP32},
+                                           .ops = {{MS_POINTWISE_MUL, MS_POINTWISE_FP32, 0, 1, 0},
+                                                   {MS_POINTWISE_ADD, MS_POINTWISE_FP32, 2, -1, 0.1},
+                                                   {MS_POINTWISE_DIV, MS_POINTWISE_FP32, 3, 1, 0},
+                                                   {MS_POINTWISE_SUB, MS_POINTWISE_FP16, 4, 0, 0}}};
+
+static void compare_pointwise(ms_gpu *gpu, size_t off, size_t n) {
+    size_t n_bytes = (off + n + 1) * sizeof(float);
+    unsigned char *a = malloc(n_bytes), *b = malloc(n_bytes), *made = calloc(1, n_bytes),
+                  *expected = calloc(1, n_bytes);
+    CHECK(a != NULL && b != NULL && made != NULL && expected != NULL);
+    for (size_t i = 0; i < off + n; i++) {
+        ((uint16_t *)a)[i] = (uint16_t)(0x3E00 + i % 0x200);
+        ((float *)b)[i] = 0.001F * (float)(i % 5000 + 1);
+    }
+    ms__cu_address memory[3] = {0};
+    CHECK_STATUS(ms__gpu_enter(gpu, 0), MS_OK);
+    for (int i = 0; i < 3; i++) CHECK(gpu->cuda.cuMemAlloc_v2(&memory[i], n_bytes) == 0);
+    CHECK(gpu->cuda.cuMemcpyHtoDAsync_v2(memory[0], a, n_bytes, NULL) == 0);
+    CHECK(gpu->cuda.cuMemcpyHtoDAsync_v2(memory[1], b, n_bytes, NULL) == 0);
+    CHECK(gpu->cuda.cuMemcpyHtoDAsync_v2(memory[2], made, n_bytes, NULL) == 0);
+    const uint64_t inputs[] = {memory[0] + 2 * off, memory[1] + 4 * off};
+    CHECK_STATUS(ms_gpu_pointwise(gpu, 0, &mixed_program, inputs, memory[2] + 2 * off, (int64_t)n, 0), MS_OK);
+    CHECK(gpu->cuda.cuMemcpyDtoHAsync_v2(made, memory[2], n_bytes, NULL) == 0);
+    CHECK(gpu->cuda.cuStreamSynchronize(NULL) == 0);
+    for (int i = 0; i < 3; i++) CHECK(gpu->cuda.cuMemFree_v2(memory[i]) == 0);
+    CHECK_STATUS(ms__gpu_leave(gpu, MS_OK), MS_OK);
+    const void *sources[] = {a + 2 * off, b + 4 * off};
+    CHECK_STATUS(ms_pointwise_run(&mixed_program, sources, expected + 2 * off, (int64_t)n), MS_OK);
+    CHECK(memcmp(made, expected, n_bytes) == 0);
+    free(a);
+    free(b);
+    free(made);
+    free(expected);
+}
+
+TEST(the_kernel_of_a_pointwise_program) {
+    static const size_t sizes[] = {0, 1, 3, 4, 5, 1023, 1025, 100003};
+    ms_gpu *gpu = open_with(NULL, "");
+    ms_gpu_component_info nvrtc = {.struct_bytes = sizeof nvrtc};
+    CHECK_STATUS(ms_gpu_get_component(gpu, MS_GPU_NVRTC, &nvrtc), MS_OK);
+    if (!nvrtc.works) lacks("NVRTC does not work", nvrtc.text);
+    for (size_t off = 0; off < 9; off++)
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) compare_pointwise(gpu, off, sizes[i]);
+    ms_gpu_destroy(gpu);
+}
+
 TEST(programs_come_from_the_cache) {
     char folder[TREE_ROOT_BYTES];
     ms_gpu_destroy(open_with(NULL, "")); /* without a GPU the test ends here, before it makes a folder */
@@ -150,8 +201,9 @@ TEST(the_table_agrees_with_the_device) {
     ms_gpu_destroy(gpu);
 }
 
-SUITE(real_gpu, CASE(every_kernel_by_nvrtc), CASE(every_kernel_by_built_in_ptx), CASE(programs_come_from_the_cache),
-      CASE(the_link_is_intact), CASE(the_hardware_record_is_whole), CASE(the_table_agrees_with_the_device));
+SUITE(real_gpu, CASE(every_kernel_by_nvrtc), CASE(every_kernel_by_built_in_ptx),
+      CASE(the_kernel_of_a_pointwise_program), CASE(programs_come_from_the_cache), CASE(the_link_is_intact),
+      CASE(the_hardware_record_is_whole), CASE(the_table_agrees_with_the_device));
 
 extern const test_suite gpu_offload_suite;
 

@@ -40,7 +40,8 @@ FUNCTIONS = {
     "pow_2": (lambda x: torch.pow(x, 2.0), 1, (_of("mul", 0, 0),)),
     "pow_3": (lambda x: torch.pow(x, 3.0), 1, (_of("mul", 0, 0), _of("mul", 1, 0))),
 }
-# Those that a CPU computes to the same bits in every build of torch: no series, no products that it may join, no zeros of either sign.
+# Those that a CPU computes to the same bits in every build of torch: no series, no products that it may join, no zeros
+# of either sign.
 EXACT = ("neg", "abs", "add", "sub", "mul", "div", "add_scalar", "rsub_scalar", "mul_scalar")
 
 

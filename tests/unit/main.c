@@ -23,6 +23,7 @@
     X(child)                                                                                                           \
     X(gpu)                                                                                                             \
     X(program)                                                                                                         \
+    X(pointwise_programs)                                                                                              \
     X(kernels)                                                                                                         \
     X(gpu_failures)                                                                                                    \
     X(hw)                                                                                                              \

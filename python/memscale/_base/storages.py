@@ -127,8 +127,8 @@ _POINTWISE = (
     "tanh to type type_as float half bfloat16 double"
 )
 
-# Those of which chains are computed as one program on a GPU, by their name in _core/pointwise/fused.c. Autocast may cast
-# for these: a program computes in the type of the result.
+# Those of which chains are computed as one program on a GPU, by their name in _core/pointwise/fused.c. Autocast may
+# cast for these: a program computes in the type of the result.
 _FUSED = {
     "cast": "to type type_as float half bfloat16",
     "neg": "neg negative __neg__",

@@ -40,6 +40,7 @@ OK, SKIPPED, FAILED = "ok", "skipped", "FAILED"
 _COLOURS = {OK: GREEN, SKIPPED: DIM, FAILED: RED}
 
 _LINK_BYTES = 64 << 20
+_N_VALUES = 10_007  # that pointwise programs are tried with
 _KERNEL_BYTES = 1 << 20
 _RANGES = ((0, _KERNEL_BYTES), (0, 1), (0, _KERNEL_BYTES - 3), (1, 999_999), (7, 13), (3, _KERNEL_BYTES - 8), (5, 0))
 _ON_HOST = "checksums are computed on the host: "  # the core's message if it has no kernel
@@ -182,6 +183,8 @@ def _gpu_checks(progress: Callable[[str], None]) -> Iterator[Check]:
 def _device_checks(gpu: _core.Gpu, device: int, usable: Check, progress: Callable[[str], None]) -> Iterator[Check]:
     progress(f"kernels on GPU {device}")
     yield _attempt(f"gpu {device} kernel", _where_usable, usable, _kernel, device)
+    progress(f"pointwise programs on GPU {device}")
+    yield _attempt(f"gpu {device} pointwise", _where_usable, usable, _pointwise, torch.device("cuda", device))
     progress(f"link of GPU {device}")
     yield _attempt(f"gpu {device} link", _link, gpu, device)
     progress(f"training on GPU {device}")
@@ -281,6 +284,30 @@ def _kernel(device: int) -> str:
         if message.startswith(_ON_HOST):
             raise _FailedError(f"no kernel runs on this GPU: {message.removeprefix(_ON_HOST)}")
     return f"{len(_RANGES)} checksums equal the host's"
+
+
+def _functions(x: torch.Tensor) -> torch.Tensor:
+    """Functions whose results a layer drops, in two types."""
+    gelu = 0.5 * x * (1.0 + torch.tanh(0.7978845608 * (x + 0.044715 * torch.pow(x, 3.0))))
+    mixed = nn.functional.silu(x) * torch.sigmoid(gelu) - nn.functional.gelu(gelu)
+    return mixed.to(torch.bfloat16) * gelu.to(torch.bfloat16)
+
+
+def _pointwise(device: torch.device) -> str:
+    """Results of chains of functions, made again as one kernel each, against torch's."""
+    if gpus.fuser(device) is None:
+        raise _SkippedError("there is no NVRTC: single functions are computed again, and more has to be held")
+    layer = _core.PointwiseLayer("of doctor", lambda x: _functions(1.5 * x).sum(), least_bytes=1, fuser=gpus.get())
+    x = torch.linspace(-8, 8, _N_VALUES, device=device, requires_grad=True)
+    layer(x.clone()).backward()
+    if not layer.trusts:
+        raise _FailedError("no program was tried, which is a bug: please report it")
+    if "never" in layer.trusts:
+        raise _FailedError(
+            f"{layer.trusts.count('never')} of {len(layer.trusts)} results differ from torch's: they are held, and "
+            "steps need more memory than predicted. Please report this with the output of memscale env"
+        )
+    return f"{len(layer.trusts)} results equal torch's"
 
 
 def _link(gpu: _core.Gpu, device: int) -> str:

@@ -58,9 +58,9 @@
     X(attention_functions)  /* tuple of torch's functions: of attention, see kept.c */                                 \
     X(product_functions)    /* the same of products and convolutions */                                                \
     X(pointwise_functions)  /* the same of functions that work element by element, see pointwise/ */                   \
-    X(fused_functions)      /* dict: the name in pointwise/fused.c of functions that programs compute */              \
+    X(fused_functions)      /* dict: the name in pointwise/fused.c of functions that programs compute */               \
     X(fused_dtypes)         /* tuple of torch's types, by enum ms_pointwise_dtype */                                   \
-    X(new_result)           /* (tensor, dtype, shape) -> an empty tensor on the same device */                        \
+    X(new_result)           /* (tensor, dtype, shape) -> an empty tensor on the same device */                         \
     X(cast_function)        /* torch.Tensor.to */                                                                      \
     X(extra_users) /* int: what count_users() says beyond the tensors on a storage, or None: it cannot tell */         \
     X(make_again)  /* (function, args, kwargs or None) -> its result, without history */                               \

@@ -235,9 +235,9 @@ PyDoc_STRVAR(run_in_children_doc,
              "ended without an answer, a ValueError if it took too long.");
 
 PyDoc_STRVAR(pointwise_doc,
-             "pointwise(dtypes, ops, inputs, output, n, gpu=None, device=0, stream=0, /)\n--\n\n"
+             "pointwise(dtypes, ops, inputs, output, n, place=..., /)\n--\n\n"
              "Compute a pointwise program (enum ms_pointwise_kind; ops are tuples (kind, dtype, a, b, scalar)) for n "
-             "elements at these addresses: on the host, or queued on a device.");
+             "elements at these addresses: on the host, or queued on a device; place is (Gpu, device, stream).");
 PyDoc_STRVAR(pointwise_source_doc, "pointwise_source(dtypes, ops, /)\n--\n\nThe source of its kernel.");
 
 #define FAST(function) ((PyCFunction)(void (*)(void))(function))

@@ -367,8 +367,7 @@ class Executor(Handle):
             self._watch(args, kwargs)
 
     def _found_plan(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, held: bool) -> bool:
-        """Take the plan for these inputs. False: they have to be watched, since they are larger than those that were,
-        or smaller than those that do not fit."""
+        """Take the plan for these inputs. False: they have to be watched first."""
         if self._watching.must_see(args, kwargs) and self._planner.fits_first(held=held):
             return False
         try:
@@ -442,13 +441,10 @@ class Executor(Handle):
         except BudgetError as error:
             self._messages.once(f"no plan fits without recomputing that layer: {error}")
 
-    # Logging
-
     def log_use_cache(self) -> None:
         """A module was asked not to fill its key-value cache."""
         self._messages.once(USE_CACHE_IS_OFF)
 
     def __repr__(self) -> str:
-        state = "attached to" if self.attached else "detached from"
-        plan = "no plan yet" if self.plan is None else self.plan.describe()
-        return f"<memscale executor {state} {type(self.model).__name__}: {plan}>"
+        what = f"{'attached to' if self.attached else 'detached from'} {type(self.model).__name__}"
+        return f"<memscale executor {what}: {'no plan yet' if self.plan is None else self.plan.describe()}>"

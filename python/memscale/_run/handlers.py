@@ -164,11 +164,11 @@ def assign(units: Iterable[Unit], plan: Plan, device: torch.device) -> None:
     for unit in units:
         entry = entries[unit.name]
         row = ACTIONS[entry.action]
-        if row.identifier in ("recompute_pointwise", "offload_pointwise") and device.type == "cuda":
-            unit.pointwise.fuser = gpu.fuser(device)
         times = (entry.leaves_after, entry.fetched_before)
         unit.schedule = (*(times if any(times) else (_LEAVING, _LEAVING)), row.waits)
         _set(unit, row.identifier, row.keeps)
+        if unit.handler in (_recompute_pointwise, _offload_pointwise) and device.type == "cuda":
+            unit.pointwise.fuser = gpu.fuser(device)
         if offloads:
             unit.handler = _BESIDE.get(unit.handler, unit.handler)
         if unit.name == plan.spacer_layer:

@@ -1,4 +1,4 @@
-/* pointwise.cu - the frame of every pointwise program. pointwise.c puts pointwise_math.h before it, and what follows
+/* pointwise.cu - the frame of every pointwise program. pointwise_program.c puts pointwise_math.h before it, and what follows
  * from the program: MS__PW_READ(i) and MS__PW_VALUE, the types ms__pw_0 to ms__pw_3 of the inputs and ms__pw_out, and
  * ms__pw_value(), the result for one element.
  *
@@ -7,7 +7,7 @@
  */
 #define MS__PW_WIDTH 4
 
-struct ms__pw_args { /* as ms__pointwise_args in pointwise.h */
+struct ms__pw_args { /* as ms__pointwise_args in pointwise_program.h */
     ms__u64 inputs[4], output, n, is_aligned;
 };
 

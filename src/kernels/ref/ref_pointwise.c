@@ -1,9 +1,10 @@
 /* ref_pointwise.c - pointwise programs in plain C: what the device's result must equal, where the host's tanh, exp and
  * erf round as the device's do. */
 #include <inttypes.h>
+#include <math.h>
 
 #include "../../common/status.h"
-#include "../pointwise.h"
+#include "../pointwise_program.h"
 #include "../pointwise_math.h"
 
 static float read_element(const void *data, int32_t dtype, int64_t i) {

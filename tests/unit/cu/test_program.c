@@ -203,6 +203,33 @@ TEST(a_cache_that_cannot_be_written) {
     tree_remove(root);
 }
 
+/* Compiled code that others could have changed is not run. */
+TEST(a_cache_that_others_can_change) {
+    char link[TREE_ROOT_BYTES + 16];
+    tree_make(root);
+    live(root);
+    const char *path = only_file();
+    for (int i = 0; i < 2; i++) {
+        const char *changed = i == 0 ? root : path;
+        CHECK(chmod(changed, i == 0 ? 0770 : 0602) == 0);
+        ms_gpu *gpu = open_fake(root);
+        CHECK_EQ_INT(part_of(gpu, MS_GPU_CACHE).works, i); /* a folder is looked at before anything is compiled */
+        CHECK_EQ_INT(use(gpu), 1);
+        CHECK_EQ_INT(n_compiled(), i + 2);
+        ms_gpu_component_info cache = part_of(gpu, MS_GPU_CACHE);
+        CHECK(cache.works == 0 && strstr(cache.text, "other users may write to") != NULL);
+        ms_gpu_destroy(gpu);
+        CHECK(chmod(changed, 0700) == 0);
+    }
+    live(root);
+    CHECK_EQ_INT(n_compiled(), 3); /* from the cache again */
+    (void)snprintf(link, sizeof link, "%s/.link", root);
+    CHECK(symlink(root, link) == 0);
+    live(link);
+    CHECK_EQ_INT(n_compiled(), 4);
+    tree_remove(root);
+}
+
 TEST(several_processes_share_a_cache) {
     enum { N = 6 };
     pid_t children[N];
@@ -330,6 +357,7 @@ TEST(trouble_of_the_device_is_not_remembered) {
 SUITE(program, CASE(a_program_is_compiled_once), CASE(what_the_code_depends_on_is_in_the_key),
       CASE(damaged_files_are_replaced), CASE(a_file_of_another_program_is_not_taken),
       CASE(cached_code_that_does_not_load_is_made_again), CASE(a_folder_or_pipe_in_the_place_of_the_file),
-      CASE(a_cache_that_cannot_be_written), CASE(several_processes_share_a_cache), CASE(architectures_unknown_to_nvrtc),
-      CASE(without_nvrtc), CASE(with_neither_nvrtc_nor_ptx), CASE(pieces_on_the_host_make_the_same_sum),
-      CASE(the_log_of_a_compilation_that_fails), CASE(trouble_of_the_device_is_not_remembered));
+      CASE(a_cache_that_cannot_be_written), CASE(a_cache_that_others_can_change), CASE(several_processes_share_a_cache),
+      CASE(architectures_unknown_to_nvrtc), CASE(without_nvrtc), CASE(with_neither_nvrtc_nor_ptx),
+      CASE(pieces_on_the_host_make_the_same_sum), CASE(the_log_of_a_compilation_that_fails),
+      CASE(trouble_of_the_device_is_not_remembered));

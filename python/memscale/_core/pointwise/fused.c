@@ -21,14 +21,11 @@ static const struct function {
     int32_t kind;     /* enum ms_pointwise_kind */
     enum form form;
 } functions[] = {
-    {"cast", MS_POINTWISE_CAST, CAST},       {"neg", MS_POINTWISE_NEG, ONE},
-    {"abs", MS_POINTWISE_ABS, ONE},          {"relu", MS_POINTWISE_RELU, ONE},
-    {"tanh", MS_POINTWISE_TANH, ONE},        {"sigmoid", MS_POINTWISE_SIGMOID, ONE},
-    {"silu", MS_POINTWISE_SILU, ONE},        {"gelu", MS_POINTWISE_GELU, ONE},
-    {"add", MS_POINTWISE_ADD, TWO},          {"sub", MS_POINTWISE_SUB, TWO},
-    {"rsub", MS_POINTWISE_SUB, SWAPPED},     {"mul", MS_POINTWISE_MUL, TWO},
-    {"div", MS_POINTWISE_DIV, TWO},          {"square", MS_POINTWISE_MUL, SQUARE},
-    {"pow", MS_POINTWISE_MUL, POWER},
+    {"cast", MS_POINTWISE_CAST, CAST}, {"neg", MS_POINTWISE_NEG, ONE},       {"abs", MS_POINTWISE_ABS, ONE},
+    {"relu", MS_POINTWISE_RELU, ONE},  {"tanh", MS_POINTWISE_TANH, ONE},     {"sigmoid", MS_POINTWISE_SIGMOID, ONE},
+    {"silu", MS_POINTWISE_SILU, ONE},  {"gelu", MS_POINTWISE_GELU, ONE},     {"add", MS_POINTWISE_ADD, TWO},
+    {"sub", MS_POINTWISE_SUB, TWO},    {"rsub", MS_POINTWISE_SUB, SWAPPED},  {"mul", MS_POINTWISE_MUL, TWO},
+    {"div", MS_POINTWISE_DIV, TWO},    {"square", MS_POINTWISE_MUL, SQUARE}, {"pow", MS_POINTWISE_MUL, POWER},
 };
 
 /* A recipe that is being written. */
@@ -196,13 +193,15 @@ static int has_only(PyObject *kwargs, const char *name, PyObject **value) {
 
 static int write_function(const writer *w, const struct function *f, const core_function *call) {
     Py_ssize_t n = PyTuple_Size(call->args);
-    PyObject *first = n > 0 ? PyTuple_GetItem(call->args, 0) : NULL, *second = n > 1 ? PyTuple_GetItem(call->args, 1) : NULL;
+    PyObject *first = n > 0 ? PyTuple_GetItem(call->args, 0) : NULL,
+             *second = n > 1 ? PyTuple_GetItem(call->args, 1) : NULL;
     PyObject *option;
     if (first == NULL) return 0;
     if (f->form == CAST) return write_one(w, first, f->kind);
     if (f->kind == MS_POINTWISE_GELU) {
         if (n != 1 || !has_only(call->kwargs, "approximate", &option)) return 0;
-        int is_tanh = option != NULL && PyUnicode_Check(option) && PyUnicode_CompareWithASCIIString(option, "tanh") == 0;
+        int is_tanh =
+            option != NULL && PyUnicode_Check(option) && PyUnicode_CompareWithASCIIString(option, "tanh") == 0;
         return write_one(w, first, is_tanh ? MS_POINTWISE_GELU_TANH : MS_POINTWISE_GELU);
     }
     if (f->form == ONE) {
@@ -316,8 +315,8 @@ static int compute(core_state *state, const core_recipe *self, PyObject *fuser, 
 
 PyObject *core_fused_make(core_state *state, const core_recipe *self, const core_view *view, PyObject *fuser) {
     if (fuser == Py_True || PyObject_TypeCheck(fuser, state->gpu_type)) {
-        PyObject *result = PyObject_CallFunctionObjArgs(state->new_result, self->operands[0].tensor, view->dtype,
-                                                        view->shape, NULL);
+        PyObject *result =
+            PyObject_CallFunctionObjArgs(state->new_result, self->operands[0].tensor, view->dtype, view->shape, NULL);
         if (result != NULL && compute(state, self, fuser, result) < 0) Py_CLEAR(result);
         return result;
     }

@@ -70,7 +70,7 @@ typedef struct PointwiseTensors {
     Py_ssize_t n_items, capacity;
     int64_t *outside; /* owned: storages that others hold, or may write to */
     Py_ssize_t n_outside;
-    int64_t stream; /* on which the layer began; -1: it is not known */
+    int64_t stream;                      /* on which the layer began; -1: it is not known */
     PyObject *outer_pack, *outer_unpack; /* owned: of the hooks that were active; or NULL */
     note notes[N_NOTES];
     Py_ssize_t next_note;
@@ -303,7 +303,8 @@ static PyObject *tensors_torch_function(PyObject *object, PyObject *const *args,
     self->running = &call;
     PyObject *result = PyObject_Call(call.function, call.args, call.kwargs);
     self->running = NULL;
-    if (result != NULL && is_noted(state, self, call.function) && note_result(state, self, &call, result, first_item) < 0)
+    if (result != NULL && is_noted(state, self, call.function) &&
+        note_result(state, self, &call, result, first_item) < 0)
         Py_CLEAR(result);
     return result;
 }
@@ -574,8 +575,8 @@ static int64_t gain_of(const PointwiseTensors *self, const item *chosen) {
     return gain;
 }
 
-/* Choose what is dropped, until nothing more frees memory: what was saved first is looked at first, or last. Returns what
- * is freed. */
+/* Choose what is dropped, until nothing more frees memory: what was saved first is looked at first, or last. Returns
+ * what is freed. */
 static int64_t choose_by(PointwiseTensors *self, int is_last_first) {
     int64_t freed = 0, gain;
     for (Py_ssize_t i = 0; i < self->n_items; i++) self->items[i].is_chosen = 0;

@@ -29,7 +29,9 @@ void core_recipe_clear(core_recipe *self);
 void core_operand_clear(core_operand *self);
 
 /* Is there a recipe? */
-static inline int core_recipe_is_set(const core_recipe *self) { return self->function != NULL || self->program != NULL; }
+static inline int core_recipe_is_set(const core_recipe *self) {
+    return self->function != NULL || self->program != NULL;
+}
 int core_recipe_visit(const core_recipe *self, visitproc visit, void *arg);
 
 /* May an operand be held at once? Returns 1 if its storage is held anyway, or small, 0 if not. */

@@ -1,4 +1,4 @@
-/* pointwise.h - pointwise programs: what memscale.h calls ms_pointwise, checked, as text and as a reference.
+/* pointwise_program.h - pointwise programs: what memscale.h calls ms_pointwise, checked, as text and as a reference.
  *
  * A program's source is pointwise_math.h, the few lines that follow from the program, and cuda/pointwise.cu.
  */

@@ -1,5 +1,5 @@
-/* pointwise.c - pointwise programs as text: pointwise.h. */
-#include "pointwise.h"
+/* pointwise_program.c - pointwise programs as text: pointwise_program.h. */
+#include "pointwise_program.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -23,9 +23,16 @@ static const struct {
 static const char *const functions[MS_N_POINTWISE_KINDS] = {
     "copy", "neg", "abs", "relu", "tanh", "sigmoid", "silu", "gelu", "gelu_tanh", "add", "sub", "mul", "div"};
 
-int64_t ms__pointwise_element_bytes(int32_t dtype) { return dtypes[dtype].bytes; }
+static bool is_dtype(int32_t dtype) { return dtype >= 0 && dtype < MS_N_POINTWISE_DTYPES; }
 
-int32_t ms__pointwise_result(const ms_pointwise *program) { return program->ops[program->n_ops - 1].dtype; }
+int64_t ms__pointwise_element_bytes(int32_t dtype) { return is_dtype(dtype) ? dtypes[dtype].bytes : 0; }
+
+/* Programs were checked when they came in; this lets checkers of this file see it. */
+int32_t ms__pointwise_result(const ms_pointwise *program) {
+    int64_t last = program->n_ops - 1;
+    int32_t dtype = last >= 0 && last < MS_POINTWISE_MAX_OPS ? program->ops[last].dtype : MS_POINTWISE_FP32;
+    return is_dtype(dtype) ? dtype : MS_POINTWISE_FP32;
+}
 
 /* ---- Checks ---- */
 
@@ -35,7 +42,7 @@ static bool is_operand(int32_t operand, int64_t n_known) {
 
 static bool is_op(const ms_pointwise_op *op, int64_t n_known) {
     bool has_two = op->kind >= MS_POINTWISE_ADD;
-    return op->kind >= 0 && op->kind < MS_N_POINTWISE_KINDS && op->dtype >= 0 && op->dtype < MS_N_POINTWISE_DTYPES &&
+    return op->kind >= 0 && op->kind < MS_N_POINTWISE_KINDS && is_dtype(op->dtype) &&
            is_operand(op->a, n_known) && (!has_two || is_operand(op->b, n_known));
 }
 
@@ -44,10 +51,11 @@ ms_status ms__pointwise_read(const ms_pointwise *theirs, ms_pointwise *out) {
     if (status != MS_OK) return status;
     if (out->n_inputs < 1 || out->n_inputs > MS_POINTWISE_MAX_INPUTS || out->n_ops < 1 ||
         out->n_ops > MS_POINTWISE_MAX_OPS)
-        return ms__fail(MS_E_INVALID, "a pointwise program has 1 to %d inputs and 1 to %d operations, not %" PRId64
-                        " and %" PRId64, MS_POINTWISE_MAX_INPUTS, MS_POINTWISE_MAX_OPS, out->n_inputs, out->n_ops);
+        return ms__fail(MS_E_INVALID,
+                        "a pointwise program has 1 to %d inputs and 1 to %d operations, not %" PRId64 " and %" PRId64,
+                        MS_POINTWISE_MAX_INPUTS, MS_POINTWISE_MAX_OPS, out->n_inputs, out->n_ops);
     for (int64_t i = 0; i < out->n_inputs; i++)
-        if (out->input_dtypes[i] < 0 || out->input_dtypes[i] >= MS_N_POINTWISE_DTYPES)
+        if (!is_dtype(out->input_dtypes[i]))
             return ms__fail(MS_E_INVALID, "input %" PRId64 " of a pointwise program has the unknown type %d", i,
                             (int)out->input_dtypes[i]);
     for (int64_t i = 0; i < out->n_ops; i++)
