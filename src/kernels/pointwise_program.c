@@ -13,7 +13,7 @@
 
 extern const char ms__pointwise_math_source[], ms__pointwise_source[];
 
-static const struct {
+static const struct dtype {
     const char *name, *type; /* of the functions in pointwise_math.h; in the device's memory */
     int64_t bytes;
 } dtypes[MS_N_POINTWISE_DTYPES] = {[MS_POINTWISE_FP32] = {"fp32", "float", 4},
@@ -25,13 +25,14 @@ static const char *const functions[MS_N_POINTWISE_KINDS] = {
 
 static bool is_dtype(int32_t dtype) { return dtype >= 0 && dtype < MS_N_POINTWISE_DTYPES; }
 
-int64_t ms__pointwise_element_bytes(int32_t dtype) { return is_dtype(dtype) ? dtypes[dtype].bytes : 0; }
-
 /* Programs were checked when they came in; this lets checkers of this file see it. */
+static const struct dtype *row_of(int32_t dtype) { return &dtypes[is_dtype(dtype) ? dtype : MS_POINTWISE_FP32]; }
+
+int64_t ms__pointwise_element_bytes(int32_t dtype) { return row_of(dtype)->bytes; }
+
 int32_t ms__pointwise_result(const ms_pointwise *program) {
     int64_t last = program->n_ops - 1;
-    int32_t dtype = last >= 0 && last < MS_POINTWISE_MAX_OPS ? program->ops[last].dtype : MS_POINTWISE_FP32;
-    return is_dtype(dtype) ? dtype : MS_POINTWISE_FP32;
+    return last >= 0 && last < MS_POINTWISE_MAX_OPS ? program->ops[last].dtype : MS_POINTWISE_FP32;
 }
 
 /* ---- Checks ---- */
@@ -42,8 +43,8 @@ static bool is_operand(int32_t operand, int64_t n_known) {
 
 static bool is_op(const ms_pointwise_op *op, int64_t n_known) {
     bool has_two = op->kind >= MS_POINTWISE_ADD;
-    return op->kind >= 0 && op->kind < MS_N_POINTWISE_KINDS && is_dtype(op->dtype) &&
-           is_operand(op->a, n_known) && (!has_two || is_operand(op->b, n_known));
+    return op->kind >= 0 && op->kind < MS_N_POINTWISE_KINDS && is_dtype(op->dtype) && is_operand(op->a, n_known) &&
+           (!has_two || is_operand(op->b, n_known));
 }
 
 ms_status ms__pointwise_read(const ms_pointwise *theirs, ms_pointwise *out) {
@@ -109,7 +110,7 @@ static void put_operand(text *t, const ms_pointwise_op *op, int32_t which) {
 }
 
 static void put_op(text *t, const ms_pointwise_op *op, int64_t number) {
-    const char *type = dtypes[op->dtype].name;
+    const char *type = row_of(op->dtype)->name;
     put(t, "    float v%" PRId64 " = ms__pw_%s(", number, functions[op->kind]);
     put_operand(t, op, op->a);
     if (op->kind >= MS_POINTWISE_ADD) {
@@ -125,16 +126,16 @@ static void put_op(text *t, const ms_pointwise_op *op, int64_t number) {
 static void put_program(text *t, const ms_pointwise *program) {
     int32_t result = ms__pointwise_result(program);
     for (int i = 0; i < MS_POINTWISE_MAX_INPUTS; i++)
-        put(t, "typedef %s ms__pw_%d;\n", dtypes[program->input_dtypes[i < program->n_inputs ? i : 0]].type, i);
-    put(t, "typedef %s ms__pw_out;\n", dtypes[result].type);
+        put(t, "typedef %s ms__pw_%d;\n", row_of(program->input_dtypes[i < program->n_inputs ? i : 0])->type, i);
+    put(t, "typedef %s ms__pw_out;\n", row_of(result)->type);
     put(t, "MS__SHARED ms__pw_out ms__pw_value(ms__pw_0 i0, ms__pw_1 i1, ms__pw_2 i2, ms__pw_3 i3) {\n");
     for (int i = 0; i < MS_POINTWISE_MAX_INPUTS; i++)
         if (i < program->n_inputs)
-            put(t, "    float v%d = ms__pw_read_%s(i%d);\n", i, dtypes[program->input_dtypes[i]].name, i);
+            put(t, "    float v%d = ms__pw_read_%s(i%d);\n", i, row_of(program->input_dtypes[i])->name, i);
         else
             put(t, "    (void)i%d;\n", i);
     for (int64_t i = 0; i < program->n_ops; i++) put_op(t, &program->ops[i], program->n_inputs + i);
-    put(t, "    return ms__pw_write_%s(v%" PRId64 ");\n}\n", dtypes[result].name,
+    put(t, "    return ms__pw_write_%s(v%" PRId64 ");\n}\n", row_of(result)->name,
         program->n_inputs + program->n_ops - 1);
 }
 
