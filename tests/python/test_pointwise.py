@@ -16,7 +16,7 @@ from memscale import _core
 from memscale._base import storages
 from memscale._base.vocabulary import ACTIONS
 from memscale._run import offloading, recomputation
-from memscale._trace import tracer
+from memscale._trace import profiling, tracer
 
 NUMBER = next(i for i, row in enumerate(ACTIONS) if row.identifier == "recompute_pointwise")
 MIXTURES = {
@@ -456,6 +456,22 @@ def test_sizes_at_which_other_results_are_dropped():
     fitted = _core.profile_fit([profile.core for profile in samples]).at(4, 0)
     assert '"pointwise"' not in fitted.to_json()
     assert fitted.simulate(samples[1].device) == samples[1].core.simulate(samples[1].device)
+
+
+@pytest.mark.parametrize(("batch", "n_traces"), [(2, 2), (64, 3)])
+def test_steps_without_large_results_are_traced_twice(batch, n_traces, monkeypatch):
+    """Nothing that is smaller than what a layer drops makes another trace worth its time."""
+    monkeypatch.setattr(tracer, "POINTWISE", {"least_bytes": 1000, "compares": False})
+    counts, real = [], profiling.run_in_children
+
+    def run(*works, **options):
+        counts.append(len(works))
+        return real(*works, **options)
+
+    monkeypatch.setattr(profiling, "run_in_children", run)
+    profile = memscale.profile(chain(Gelu, 3), zoo.floats(batch, 16), loss=lambda y: y.sum())
+    assert sum(counts) == n_traces
+    assert profile.has_pointwise == (n_traces == 3)
 
 
 def test_profiles_in_files_keep_the_variant():

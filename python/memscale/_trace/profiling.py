@@ -26,7 +26,7 @@ from .meta_values import UnknownValueError
 from .recorder import Trace
 from .sample import Input, at_shapes, loss_of, shape_of
 from .target import Target
-from .tracer import Tracer
+from .tracer import Tracer, makes_large
 from .twin_optimizer import maker_of
 
 _Recorded = tuple["_core.PackedTrace", dict[int, Convolution]]
@@ -116,7 +116,7 @@ def trace_step(
 
     step = made()
     if not why and not evaluation and (pointwise(step.core) if callable(pointwise) else pointwise):
-        made_again = work.run_pointwise(samples)
+        made_again = work.run_pointwise(samples, [traces.plain for traces in steps])
         steps = [_Traces(t.plain, t.recomputed, again, t.cached) for t, again in zip(steps, made_again)]
         step = made() if any(made_again) else step
     return step
@@ -225,14 +225,21 @@ class _Work(NamedTuple):
         assert plain is not None
         return _Traces(plain, recomputed, None, cached[0][0] if cached else None)
 
-    def run_pointwise(self, samples: list[Input]) -> list[_Recorded | None]:
-        """Static traces with results of pointwise functions recomputed; None: there are none, or it does not work,
-        which is no reason to know less of the step."""
-        traces = [functools.partial(self._trace, "static", sample, pointwise=True) for sample in samples]
+    def run_pointwise(self, samples: list[Input], plain: list[_Recorded]) -> list[_Recorded | None]:
+        """Static traces with results of pointwise functions recomputed, of steps that make results large enough for it;
+        None: nothing is recomputed, or it does not work, which is no reason to know less of the step."""
+        made: list[_Recorded | None] = [None] * len(samples)
+        large = [i for i, recorded in enumerate(plain) if makes_large(recorded[0])]
+        if not large:
+            return made
+        traces = [functools.partial(self._trace, "static", samples[i], pointwise=True) for i in large]
         try:
-            return [recorded for recorded, _ in run_in_children(*traces)]
+            answers = run_in_children(*traces)
         except (ChildError, UnknownValueError, ForeignError):
-            return [None] * len(samples)
+            return made
+        for i, (recorded, _) in zip(large, answers):
+            made[i] = recorded
+        return made
 
     def run_together(self, samples: list[Input], *, pointwise: bool) -> list[_Traces]:
         """Static traces of several samples, each in a child of its own."""
@@ -247,10 +254,10 @@ class _Work(NamedTuple):
             if found:  # units that change their inputs: the plain trace can tell
                 self.tracer.not_recomputable.update(found)
                 recomputed = run_in_children(*recomputing)
-            made = self.run_pointwise(samples[first : first + n_at_once]) if pointwise else [None] * len(traces)
-            for (one, _), (other, _), third in zip(plain, recomputed, made):
-                assert one is not None
-                steps.append(_Traces(one, other, third))
+            ones = [recorded for recorded, _ in plain if recorded is not None]
+            assert len(ones) == len(traces)
+            made = self.run_pointwise(samples[first : first + n_at_once], ones) if pointwise else [None] * len(traces)
+            steps += [_Traces(one, other, third) for one, (other, _), third in zip(ones, recomputed, made)]
         return steps
 
     def run_here(self, sample: Input) -> _Traces:

@@ -19,7 +19,18 @@ from torch import nn
 
 from .. import _core
 from .._base.attachment import Attachment
-from .._base.vocabulary import BACKWARD, BUFFER, END, FORWARD, INPUT, LOSS, OPTIMIZER, OPTIMIZER_FIRST, PARAMETER
+from .._base.vocabulary import (
+    ACTIVATION,
+    BACKWARD,
+    BUFFER,
+    END,
+    FORWARD,
+    INPUT,
+    LOSS,
+    OPTIMIZER,
+    OPTIMIZER_FIRST,
+    PARAMETER,
+)
 from .._hw.memory import tensor_bytes
 from ..errors import MemScaleError
 from .meta_results import MetaCache
@@ -130,6 +141,17 @@ def _step(optimizer: torch.optim.Optimizer) -> None:
     except Exception as error:
         kind = type(optimizer).__name__
         raise MemScaleError(f"a step of {kind} cannot be traced ({type(error).__name__}: {error})") from error
+
+
+def makes_large(packed: _core.PackedTrace) -> bool:
+    """Does the forward of this step make any result that is large enough for a PointwiseLayer to drop?"""
+    events, kinds = array("q", packed[0]), array("q", packed[3])
+    for event, number, value in zip(events[::3], events[1::3], events[2::3]):
+        if event == _core.TRACE_PHASE and number == BACKWARD:
+            return False
+        if event == _core.TRACE_ALLOC and kinds[number] == ACTIVATION and value >= POINTWISE["least_bytes"]:
+            return True
+    return False
 
 
 class _CacheOff:
