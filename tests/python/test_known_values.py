@@ -3,13 +3,17 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import memscale
 import zoo
+from memscale._trace.meta_results import MetaCache
+from memscale._trace.meta_values import Values
 from quick import _as_users_train, _one_thread  # noqa: F401
 from test_predict import check
 
 STATIC = memscale.Config(use_empirical_fallback=False)
+aten = torch.ops.aten
 KINDS = {"cpu": "cpu", "cuda": "h100"}
 
 
@@ -160,3 +164,54 @@ def test_packed_sequences():
     assert known.source == "static"
     with pytest.raises(memscale.MemScaleError, match="recurrent"):
         memscale.profile(Packed(nn.LSTM), sequences()[0], device="h100", config=STATIC, loss=lambda loss: loss)
+
+
+@pytest.fixture
+def cached():
+    """A cache of results, and what was really computed: ``run(function, *args, **kwargs)``."""
+
+    class Computed(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            self.functions.append(function)
+            return function(*args, **(kwargs or {}))
+
+    cache, values, mode = MetaCache(), Values(), Computed()
+    mode.functions = []
+
+    def run(function, *args, **kwargs):
+        with mode:
+            return cache.run(function, args, kwargs, values)
+
+    run.functions = mode.functions
+    return run
+
+
+def meta(*shape):
+    return torch.empty(shape, device="meta")
+
+
+def test_operations_in_place_are_computed_once(cached):
+    """On the meta device there is nothing to write; each shape and argument is checked by torch."""
+    x, y = meta(3, 4), meta(3, 4)
+    lists = [meta(2), meta(3)], [meta(2), meta(3)]
+    for _ in range(3):
+        assert cached(aten.add_.Tensor, x, y) is x
+        assert cached(aten.add_.Tensor, y, x) is y
+        assert cached(aten.addcdiv_.default, x, y, y, value=2) is x
+        assert cached(aten._foreach_add_.List, *lists) is None
+    assert cached.functions == [aten.add_.Tensor, aten.addcdiv_.default, aten._foreach_add_.List]
+    assert cached(aten.add_.Tensor, x, meta(4)) is x
+    assert cached(aten.addcdiv_.default, x, y, y, value=3) is x
+    assert len(cached.functions) == 5
+
+
+def test_what_changes_its_form_or_fails_is_computed_each_time(cached):
+    x = meta(3, 4)
+    for n in (1, 2, 3):
+        assert cached(aten.transpose_.default, x, 0, 1) is x
+        assert x.shape == ((4, 3) if n % 2 else (3, 4))
+        assert cached(aten.resize_.default, meta(0), [n]).shape == (n,)
+        assert cached(aten.add.out, meta(5), meta(5), out=meta(0)).shape == (5,)
+        with pytest.raises(RuntimeError, match="broadcast"):
+            cached(aten.add_.Tensor, meta(3), meta(2))
+    assert cached.functions.count(aten.add_.Tensor) == 3

@@ -126,6 +126,8 @@ class MetaCache:
     def __init__(self) -> None:
         self._results: dict[Any, list[Description | None] | Description] = {}
         self._fresh: dict[Any, bool] = {}  # does the operation make tensors of its own?
+        self._in_place: dict[Any, bool] = {}  # does it do no more than to write into what it is given?
+        self._done: set[Any] = set()  # such operations, by the same keys: on the meta device there is nothing to write
 
     def run(self, func: Any, args: Any, kwargs: dict[str, Any], values: Values) -> Any:
         """The result of an operation, computed at most once for each key, unless its shape depends on values."""
@@ -145,7 +147,7 @@ class MetaCache:
         if shaped is not None:
             return shaped(func, args, kwargs, values)
         if not fresh:
-            return func(*args, **kwargs)
+            return self._change(func, args, kwargs)
         try:
             key = (func, _key(args), _key(kwargs) if kwargs else None)
         except _NoKeyError:
@@ -161,6 +163,28 @@ class MetaCache:
         if description is not None:
             self._results[key] = description
         return output
+
+    def _change(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """An operation in place (an optimizer's step is made of these), a view, or another with results of others."""
+        in_place = self._in_place.get(func)
+        if in_place is None:
+            in_place = self._in_place[func] = _is_in_place(func)
+        if not in_place or not args:
+            return func(*args, **kwargs)
+        try:
+            key = (func, _key(args), _key(kwargs) if kwargs else None)
+        except _NoKeyError:
+            return func(*args, **kwargs)
+        if key not in self._done:
+            if any(t.layout is not torch.strided for t in tensors_in((args, kwargs))):
+                return func(*args, **kwargs)
+            before = _forms((args, kwargs))
+            output = func(*args, **kwargs)
+            if output is not (args[0] if func._schema.returns else None) or _forms((args, kwargs)) != before:
+                self._in_place[func] = False
+                return output
+            self._done.add(key)
+        return args[0] if func._schema.returns else None
 
 
 def _corrected(func: Any, args: Any, output: Any, device_type: str) -> Any:
@@ -188,6 +212,27 @@ def _is_fresh(func: Any) -> bool:
     aliases = any(a.alias_info is not None for a in (*schema.arguments, *schema.returns))
     tensors = all(str(r.type) == "Tensor" for r in schema.returns)
     return not aliases and not schema.is_mutable and tensors and len(schema.returns) > 0
+
+
+def _is_in_place(func: Any) -> bool:
+    """It writes into its first argument and returns that, or into several and returns nothing; none has another form
+    then."""
+    schema = func._schema
+    if not schema.is_mutable or torch.Tag.inplace_view in func.tags or not schema.arguments:
+        return False
+    first = schema.arguments[0].alias_info
+    if first is None or not first.is_write or any(a.is_out for a in schema.arguments):
+        return False
+    return not schema.returns or (len(schema.returns) == 1 and str(schema.returns[0].type) == "Tensor")
+
+
+def _forms(values: Any) -> list[Any]:
+    """What of tensors an operation in place may not change."""
+    found = []
+    for t in tensors_in(values):
+        storage = t.untyped_storage()
+        found.append((t.shape, t.stride(), t.storage_offset(), t.dtype, storage._cdata, storage.nbytes()))
+    return found
 
 
 def _shares_memory(output: Any, inputs: Any) -> bool:
