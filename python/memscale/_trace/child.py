@@ -37,7 +37,13 @@ _REAL_LIMIT_SECONDS = 1800.0  # of a real step on a CPU
 _MEMORY_SHARE = 0.5  # of what is free
 
 # What torch imports when an operation first runs on the meta device. Imported here, each child has it already.
-_IMPORTS = ("torch._dynamo", "torch._refs", "torch._refs.nn.functional", "torch.distributed")
+_IMPORTS = (
+    "torch._dynamo",
+    "torch._refs",
+    "torch._refs.nn.functional",
+    "torch._subclasses.schema_check_mode",
+    "torch.distributed",
+)
 
 
 class ChildError(RuntimeError):

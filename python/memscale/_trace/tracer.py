@@ -33,6 +33,7 @@ from .._base.vocabulary import (
 )
 from .._hw.memory import tensor_bytes
 from ..errors import MemScaleError
+from .autocast_lists import autocast_lists
 from .meta_results import MetaCache
 from .meta_values import UnknownValueError, copy_values
 from .model_modules import (
@@ -173,6 +174,7 @@ class Tracer:
         self.model = model
         self.called = model if called is None else called  # the module whose forward a step calls
         self.target = target
+        autocast_lists(target.kind)  # here, where every child finds them
         units = find_flagged_units(model)
         self.units = {name: module for name, module, _ in units}
         self.unit_flags = array("I", [flags for _, _, flags in units]).tobytes()
