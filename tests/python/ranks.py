@@ -16,6 +16,21 @@ import torch
 import torch.distributed as dist
 
 SECONDS = 60  # a rank that takes longer hangs
+IMPORTS = [
+    "numpy",
+    "torch",
+    "torch._dynamo",
+    "torch._refs.nn.functional",
+    "torch._subclasses.schema_check_mode",
+    "torch.distributed.device_mesh",
+    "torch.distributed.fsdp",
+    "torch.testing",
+    "transformers",
+    "transformers.models.gpt2.modeling_gpt2",
+    "memscale",
+    "memscale._trace.profiling",
+    "pytest",
+]
 
 
 def _run(function: Callable[..., None], rank: int, folder: Path, args: tuple[Any, ...]) -> None:
@@ -35,9 +50,9 @@ def _run(function: Callable[..., None], rank: int, folder: Path, args: tuple[Any
 
 @functools.cache
 def _server() -> Any:
-    """Makes processes that have imported torch and have run nothing."""
+    """Makes processes that have imported what ranks need and have run nothing: no rank could use autograd else."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "transformers", "numpy"])
+    context.set_forkserver_preload(IMPORTS)
     return context
 
 
