@@ -1,5 +1,6 @@
 """A C program gets the plan that Python makes: the same profile and settings give the same bytes, or refusal."""
 
+import functools
 import json
 import subprocess
 import sys
@@ -69,19 +70,22 @@ CASES = [
 ]
 
 
+@functools.cache
+def answer_to(plan_file, profile, card, mode, budget):
+    """What the program says to one of the cases, for all tests that ask."""
+    return plan_in_c(plan_file, profile, "--json", "--gpu", card, *options_of(mode, budget))
+
+
 @pytest.mark.parametrize(("profile", "card", "mode", "budget", "code"), CASES)
 def test_plans_for_gpus_of_the_table(plan_file, profile, card, mode, budget, code):
-    found = plan_in_c(plan_file, profile, "--json", "--gpu", card, *options_of(mode, budget))
+    found = answer_to(plan_file, profile, card, mode, budget)
     assert found == plan_in_python(profile, devices.find(card), config_of(mode, budget))
     assert found[0] == code
 
 
 def test_cases_are_different_plans(plan_file):
     """Else the comparisons above would compare one plan with itself."""
-    answers = {
-        plan_in_c(plan_file, profile, "--json", "--gpu", card, *options_of(mode, budget))
-        for profile, card, mode, budget, _ in CASES
-    }
+    answers = {answer_to(plan_file, *case) for *case, _ in CASES}
     assert len(answers) >= len(CASES) // 2
 
 
