@@ -60,11 +60,8 @@ TROUBLE = {
 }
 
 
-@pytest.fixture
-def short_limits(monkeypatch):
-    monkeypatch.setattr(child, "_QUIET_SECONDS", 0.5)
-    monkeypatch.setattr(child, "_LIMIT_SECONDS", 2.0)
-    monkeypatch.setattr(child, "_MEMORY_SHARE", 0.02)
+# Only what the limit is for has a short one: on a busy machine all else takes its time.
+LIMITS = {"hang": ("_QUIET_SECONDS", 0.5), "spin": ("_LIMIT_SECONDS", 2.0), "memory": ("_MEMORY_SHARE", 0.01)}
 
 
 def check_trouble(name):
@@ -77,11 +74,14 @@ def check_trouble(name):
 
 
 @pytest.mark.parametrize("name", TROUBLE)
-def test_the_parent_survives(name, short_limits, capfd):
+def test_the_parent_survives(name, monkeypatch, capfd):
+    if name in LIMITS:
+        monkeypatch.setattr(child, *LIMITS[name])
     start = time.monotonic()
     check_trouble(name)
     assert time.monotonic() - start < 20
     assert capfd.readouterr() == ("", "")
+    monkeypatch.undo()
     assert run(lambda: 7) == 7
 
 
@@ -241,11 +241,13 @@ def busy_threads(n, stop):
     return threads
 
 
-@pytest.mark.parametrize("n_times", [3, pytest.param(200, marks=pytest.mark.long)])
-def test_with_many_threads(n_times):
-    """A child has one thread; what the others held at that moment must not stop it, or is found out in time."""
+@pytest.mark.parametrize(("n_threads", "n_times"), [(32, 3), pytest.param(8, 200, marks=pytest.mark.long)])
+def test_with_many_threads(n_threads, n_times):
+    """A child has one thread; what the others held at that moment must not stop it, or is found out in time. Threads
+    that wait for Python's lock hold no other, so many times need fewer threads: every one takes its turn before the
+    analysis goes on."""
     stop = threading.Event()
-    threads = busy_threads(32, stop)
+    threads = busy_threads(n_threads, stop)
     model, x = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8)), zoo.floats(2, 8)
     try:
         for _ in range(n_times):
@@ -259,8 +261,8 @@ def test_with_many_threads(n_times):
 
 
 @pytest.mark.long
-def test_two_hundred_troubles(short_limits):
-    names = [name for name in TROUBLE if name not in ("hang", "spin", "memory")]
+def test_two_hundred_troubles():
+    names = [name for name in TROUBLE if name not in LIMITS]
     for i in range(200):
         check_trouble(names[i % len(names)])
     assert run(lambda: 1) == 1
