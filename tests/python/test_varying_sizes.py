@@ -298,7 +298,8 @@ class Encoder(nn.Module):
         return nn.functional.cross_entropy(self.head(x).flatten(0, 1), ids.flatten())
 
 
-def test_a_plan_that_is_used_again_fits():
+@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.long)])  # of 60 budgets
+def test_a_plan_that_is_used_again_fits(step):
     """On a GPU what the allocator reserves jumps by segments, and both ways in which a step may run count."""
     with torch.device("meta"):
         model = Encoder()
@@ -312,7 +313,7 @@ def test_a_plan_that_is_used_again_fits():
     profiles = {batch: profile_of(batch) for batch in (33, 34, 35)}
     least, most = base.predict("all").needed_bytes, base.predict().needed_bytes
     n_again = 0
-    for part in range(60):
+    for part in range(0, 60, step):
         budget = (least + (most - least) * (part + 1) / 62) * 64 / 63 * 1.01
         request = Request(memscale.Config(memory_budget_gb=budget / 1e9), base.device)
         plan = request.create(base)
@@ -331,4 +332,4 @@ def test_a_plan_that_is_used_again_fits():
                 if plans.find(((batch, 256),), (batch, 256)) is plan:
                     assert profile.predict(plan.actions).needed_bytes <= request.usable_bytes
                     n_again += 1
-    assert n_again > 10
+    assert n_again > 10 / step
