@@ -231,7 +231,7 @@ def test_budgets(planned, gpt2, quiet_config):
             assert plan.predicted_peak_bytes >= plans[-1].predicted_peak_bytes
         plans.append(plan)
     assert plans[-1].n_recomputed == 0
-    assert len({plan.n_recomputed for plan in plans}) >= 6
+    assert len({tuple(plan.layers.items()) for plan in plans}) >= 6
     with pytest.raises(memscale.BudgetError):
         plan_known(memory_budget_gb=low / 1e9)  # the margin is missing
 
