@@ -92,14 +92,18 @@ def test_a_measured_step_allocates_what_others_do():
 
 
 def test_a_loss_that_was_not_predicted(caplog):
-    """Without a budget of the user's the margin is a 64th of the device."""
+    """Without a budget of the user's the margin is a 64th of the device. What the loss allocates is seen where it is
+    still there when backward comes to a layer."""
+    held = []
 
     def large(output):
+        held.clear()
         for _ in range(6):
             output = output.sigmoid()
         wide = output.repeat(1, 1, 64)
         for _ in range(6):
             wide = wide.sigmoid()
+            held.append(wide.detach())
         return wide.sum()
 
     model, x = encoder(4), torch.randn(64, 256, 256, device="cuda")

@@ -164,7 +164,7 @@ def test_it_fits_by_recomputing(plan_file):
     assert len(actions(result.stdout)) == 29
     assert "keep" in actions(result.stdout)
     assert any(action.startswith("recompute") for action in actions(result.stdout))
-    assert "A step needs 11.3 GB when nothing is done and 8.68 GB with this plan" in result.stdout
+    assert "A step needs 11.3 GB when nothing is done and 8.58 GB with this plan" in result.stdout
 
 
 def test_it_does_not_fit(plan_file):

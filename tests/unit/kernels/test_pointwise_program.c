@@ -1,4 +1,4 @@
-/* test_pointwise_programs.c - pointwise programs: what is refused, their names and texts, and how they get onto a
+/* test_pointwise_program.c - pointwise programs: what is refused, their names and texts, and how they get onto a
  * device. What they compute is compared with torch in tests/python/test_pointwise_programs.py. */
 #include <math.h>
 #include <stdlib.h>
