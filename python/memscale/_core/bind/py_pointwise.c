@@ -54,8 +54,8 @@ PyObject *core_pointwise(PyObject *module, PyObject *args) {
     long long n;
     ms_pointwise program;
     uint64_t inputs[MS_POINTWISE_MAX_INPUTS] = {0};
-    if (!PyArg_ParseTuple(args, "O!O!O!KL|(OLK):pointwise", &PyTuple_Type, &dtypes, &PyTuple_Type, &ops,
-                          &PyTuple_Type, &addresses, &output, &n, &at.gpu, &at.device, &at.stream) ||
+    if (!PyArg_ParseTuple(args, "O!O!O!KL|(OLK):pointwise", &PyTuple_Type, &dtypes, &PyTuple_Type, &ops, &PyTuple_Type,
+                          &addresses, &output, &n, &at.gpu, &at.device, &at.stream) ||
         read_program(dtypes, ops, &program) < 0)
         return NULL;
     if (PyTuple_Size(addresses) != program.n_inputs) {
