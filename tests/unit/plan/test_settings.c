@@ -110,7 +110,8 @@ TEST(techniques) {
                           1U << MS_ACTION_RECOMPUTE_EXCEPT_PRODUCTS | 1U << MS_ACTION_RECOMPUTE_EXCEPT_ATTENTION |
                           1U << MS_ACTION_RECOMPUTE_POINTWISE;
     const uint32_t blocking = 1U << MS_ACTION_OFFLOAD_BLOCKING | 1U << MS_ACTION_RECOMPUTE_OFFLOAD_BLOCKING;
-    const uint32_t overlapping = 1U << MS_ACTION_OFFLOAD | 1U << MS_ACTION_RECOMPUTE_OFFLOAD;
+    const uint32_t overlapping =
+        1U << MS_ACTION_OFFLOAD | 1U << MS_ACTION_RECOMPUTE_OFFLOAD | 1U << MS_ACTION_OFFLOAD_POINTWISE;
     CHECK_EQ_INT(request.actions, kept | blocking);
     CHECK(request.model_options == 0 && request.host_limit_bytes > 0);
     CHECK_EQ_INT(request_for(&settings, &cpu, &host).actions, kept);

@@ -27,7 +27,8 @@ TEST(names_of_actions) {
                               {"recompute with offloaded inputs", "recompute_offload", "i"},
                               {"recompute with blocking offload of inputs", "recompute_offload_blocking", "I"},
                               {"tile", "tile", "t"},
-                              {"recompute pointwise results", "recompute_pointwise", "w"}};
+                              {"recompute pointwise results", "recompute_pointwise", "w"},
+                              {"offload except pointwise results", "offload_pointwise", "x"}};
     for (int32_t a = 0; a < MS_N_ACTIONS; a++) {
         ms_action_info info = info_of(a);
         CHECK_EQ_STR(info.name, wanted[a].name);
@@ -75,6 +76,7 @@ static ms__recompute_cost cost_of(bool on_gpu) {
                                 .freed_bytes = 1003,
                                 .kept_bytes = {0, 300, 500, 800},
                                 .moved_bytes = 900,
+                                .rest_bytes = 400,
                                 .dropped_bytes = 50,
                                 .input_bytes = 64,
                                 .pointwise_bytes = 100,
@@ -108,7 +110,8 @@ TEST(effects_of_actions) {
         [MS_ACTION_RECOMPUTE_OFFLOAD] = {-64, 0, 0, 64, 0, MS__RECOMPUTED, false},
         [MS_ACTION_RECOMPUTE_OFFLOAD_BLOCKING] = {-64, 0, 0, 64, 0, MS__RECOMPUTED, true},
         [MS_ACTION_TILE] = {0, 0, -750, 0, 210, MS__RECOMPUTED, false}, /* three of four tiles are not allocated */
-        [MS_ACTION_RECOMPUTE_POINTWISE] = {0, 0, 0, 0, 0, MS__POINTWISE, false}};
+        [MS_ACTION_RECOMPUTE_POINTWISE] = {0, 0, 0, 0, 0, MS__POINTWISE, false},
+        [MS_ACTION_OFFLOAD_POINTWISE] = {-450, 0, 0, 400, 0, MS__POINTWISE, false}};
     ms__recompute_cost cost = cost_of(false);
     for (int32_t a = 0; a < MS_N_ACTIONS; a++) {
         ms__effect e = ms__effect_of(a, &cost, &unit);
@@ -141,6 +144,9 @@ TEST(effects_that_are_none) {
     CHECK(!is_possible(&cost, &unit, MS_ACTION_RECOMPUTE_OFFLOAD));
     CHECK(!is_possible(&cost, &unit, MS_ACTION_RECOMPUTE_OFFLOAD_BLOCKING));
     CHECK(is_possible(&cost, &unit, MS_ACTION_OFFLOAD));
+    CHECK(is_possible(&cost, &unit, MS_ACTION_OFFLOAD_POINTWISE));
+    cost.pointwise_bytes = 0; /* that is plain offloading */
+    CHECK(!is_possible(&cost, &unit, MS_ACTION_OFFLOAD_POINTWISE));
     cost.freed_bytes = 800; /* as much as both keep */
     CHECK(!is_possible(&cost, &unit, MS_ACTION_RECOMPUTE_EXCEPT_BOTH));
     CHECK(is_possible(&cost, &unit, MS_ACTION_RECOMPUTE_EXCEPT_PRODUCTS));
