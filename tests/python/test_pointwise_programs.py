@@ -14,6 +14,7 @@ import memscale
 import zoo
 from graphs import chain
 from memscale import _core
+from memscale._hw import gpu
 from memscale._run import offloading, recomputation
 from programs import CAST, DTYPES, EXACT, FUNCTIONS, KINDS, chain_of, inputs_of, program_of
 
@@ -197,6 +198,68 @@ def steps_of(model, dtype, n=4):
         found.append([loss.detach(), *(p.grad.clone() for p in model.parameters())])
         model.zero_grad()
     return found
+
+
+def layer_of(function, fuser=True):
+    """A layer around a function of a tensor that a product made."""
+    product = nn.Linear(8, 8)
+    return _core.PointwiseLayer("x", lambda x: function(product(x)).sum(), least_bytes=1, fuser=fuser), product
+
+
+def compare(function, shapes, fuser=True):
+    """Gradients of the layer and of the function itself, for inputs of these shapes one after the other."""
+    layer, product = layer_of(function, fuser)
+    for shape in shapes:
+        x = torch.randn(*shape, requires_grad=True)
+        layer(x).backward()
+        found, x.grad = x.grad, None
+        function(product(x)).sum().backward()
+        assert torch.equal(found, x.grad)
+    return layer.trusts
+
+
+def parts(h):
+    """Slices of results lie in memory in order, and are not the results."""
+    a = h * h
+    return a[2:4] * a[4:6] * torch.abs(a[2:4] * 3.0)
+
+
+def bits(h):
+    """The same memory in another type is another tensor."""
+    a = (h * h).float()
+    mask = a.view(torch.int32) > 0
+    b = torch.where(mask, a, a * 2.0)
+    return b * (a.view(torch.int32).view(torch.float32) * a)
+
+
+def other_lengths(h):
+    a = h * 2.0
+    return a.view(-1)[:16] * a.reshape(-1)[:16] * (a * a).flatten()[:16]
+
+
+@pytest.mark.parametrize("function", [parts, bits, other_lengths])
+def test_views_are_not_what_they_are_views_of(function):
+    assert "never" not in compare(function, [(6, 8)] * 3)
+
+
+def test_strides_of_one_element_are_any():
+    """A tensor of one row is contiguous, whatever the stride of its rows."""
+
+    def function(h):
+        a = (h[:, :4] * 1.5).T.T if len(h) > 1 else torch.as_strided(h * 1.5, (1, 4), (99, 1)) * 1.0
+        return a * a * torch.abs(a)
+
+    compare(function, [(5, 8), (1, 8), (5, 8), (1, 8)])
+
+
+def test_what_is_elsewhere_is_not_computed_by_a_gpu():
+    """Tensors on the CPU in a layer of a model on a GPU: their functions are called again, as without NVRTC."""
+
+    def function(h):
+        a = h * 2.0
+        return a * torch.tanh(a) * (a * a)
+
+    assert compare(function, [(6, 8)] * 2, gpu.get()) == compare(function, [(6, 8)] * 2, None)
 
 
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16], ids=str)

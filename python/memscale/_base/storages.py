@@ -148,9 +148,9 @@ _FUSED = {
 }
 
 
-def _new_result(like: torch.Tensor, dtype: torch.dtype, shape: Any) -> torch.Tensor:
+def _new_result(like: torch.Tensor, dtype: torch.dtype, shape: Any, stride: tuple[int, ...]) -> torch.Tensor:
     with torch._C.DisableTorchFunction():
-        return torch.empty(shape, dtype=dtype, device=like.device)
+        return torch.empty_strided(shape, stride, dtype=dtype, device=like.device)
 
 
 _top_of_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)

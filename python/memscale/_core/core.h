@@ -60,7 +60,7 @@
     X(pointwise_functions)  /* the same of functions that work element by element, see pointwise/ */                   \
     X(fused_functions)      /* dict: the name in pointwise/fused.c of functions that programs compute */               \
     X(fused_dtypes)         /* tuple of torch's types, by enum ms_pointwise_dtype */                                   \
-    X(new_result)           /* (tensor, dtype, shape) -> an empty tensor on the same device */                         \
+    X(new_result)           /* (tensor, dtype, shape, stride) -> an empty tensor on the same device */                 \
     X(cast_function)        /* torch.Tensor.to */                                                                      \
     X(extra_users) /* int: what count_users() says beyond the tensors on a storage, or None: it cannot tell */         \
     X(make_again)  /* (function, args, kwargs or None) -> its result, without history */                               \

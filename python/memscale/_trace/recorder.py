@@ -238,10 +238,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         n_inputs, n_outputs = (middle - first) // width, (len(trace.operands) - middle) // width
         trace.ops.extend((name, first // width, n_inputs, n_outputs))
 
-    def run_fused(self, operands: tuple[torch.Tensor, ...], dtype: torch.dtype, shape: Any) -> torch.Tensor:
+    def run_fused(
+        self, operands: tuple[torch.Tensor, ...], dtype: torch.dtype, shape: Any, stride: tuple[int, ...]
+    ) -> torch.Tensor:
         """What one kernel computes from these operands, as an operation of its own."""
         with torch._C.DisableTorchFunction(), _disable_current_modes():
-            result = torch.empty(shape, dtype=dtype, device="meta")
+            result = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
             self._record(_FUSED, operands, None, result)
         return result
 

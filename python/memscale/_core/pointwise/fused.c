@@ -33,8 +33,9 @@ typedef struct writer {
     core_state *state;
     core_recipe *out;
     const core_finder *finder;
-    int64_t n_elements; /* of the result */
-    int32_t dtype;      /* its type */
+    PyObject *device;   /* owned: of the result */
+    int64_t n_elements; /* its elements, */
+    int32_t dtype;      /* and their type */
 } writer;
 
 /* ---- Tensors ---- */
@@ -116,9 +117,19 @@ static int32_t add_input(const writer *w, PyObject *tensor) {
     return number;
 }
 
+/* Is it where the result is? -1 with an exception. */
+static int is_beside(const writer *w, PyObject *tensor) {
+    PyObject *device = CORE_READ(w->state, tensor, device);
+    int same = device == NULL ? -1 : PyObject_RichCompareBool(device, w->device, Py_EQ);
+    Py_XDECREF(device);
+    return same;
+}
+
 /* A tensor as an operand: by the recipe that made it, else as an input. The same results. */
 static int32_t add_tensor(const writer *w, PyObject *tensor) {
     if (Py_TYPE(tensor) != (PyTypeObject *)w->state->tensor_type) return -1;
+    int same = is_beside(w, tensor);
+    if (same != 1) return same < 0 ? -2 : -1;
     int64_t n = count_elements(w->state, tensor);
     if (n != w->n_elements) return n < 0 ? -2 : -1;
     const core_recipe *made = NULL;
@@ -235,6 +246,8 @@ static int begin(writer *w, PyObject *result) {
     Py_DECREF(dtype);
     w->n_elements = w->dtype < 0 ? 0 : count_elements(w->state, result);
     if (w->n_elements <= 0) return w->n_elements < 0 ? -1 : 0;
+    w->device = CORE_READ(w->state, result, device);
+    if (w->device == NULL) return -1;
     w->out->program = PyMem_Calloc(1, sizeof *w->out->program);
     if (w->out->program == NULL) {
         (void)PyErr_NoMemory();
@@ -244,7 +257,8 @@ static int begin(writer *w, PyObject *result) {
     return 1;
 }
 
-static int end(const writer *w, int can) {
+static int end(writer *w, int can) {
+    Py_CLEAR(w->device);
     if (can == 1 && w->out->n_operands == 0) can = 0;
     if (can != 1) core_recipe_clear(w->out);
     return can;
@@ -315,8 +329,8 @@ static int compute(core_state *state, const core_recipe *self, PyObject *fuser, 
 
 PyObject *core_fused_make(core_state *state, const core_recipe *self, const core_view *view, PyObject *fuser) {
     if (fuser == Py_True || PyObject_TypeCheck(fuser, state->gpu_type)) {
-        PyObject *result =
-            PyObject_CallFunctionObjArgs(state->new_result, self->operands[0].tensor, view->dtype, view->shape, NULL);
+        PyObject *result = PyObject_CallFunctionObjArgs(state->new_result, self->operands[0].tensor, view->dtype,
+                                                        view->shape, view->stride, NULL);
         if (result != NULL && compute(state, self, fuser, result) < 0) Py_CLEAR(result);
         return result;
     }
@@ -326,7 +340,8 @@ PyObject *core_fused_make(core_state *state, const core_recipe *self, const core
         (void)PyTuple_SetItem(operands, i, self->operands[i].tensor);
     }
     PyObject *result =
-        operands == NULL ? NULL : PyObject_CallFunctionObjArgs(fuser, operands, view->dtype, view->shape, NULL);
+        operands == NULL ? NULL
+                         : PyObject_CallFunctionObjArgs(fuser, operands, view->dtype, view->shape, view->stride, NULL);
     Py_XDECREF(operands);
     return result;
 }

@@ -188,6 +188,18 @@ static int64_t bytes_of(core_state *state, const PointwiseTensors *self, PyObjec
 
 static int fuses(const PointwiseLayer *layer) { return layer->fuser != NULL && layer->fuser != Py_None; }
 
+/* Is this tensor where the fuser computes? A function says nothing of that. -1 with an exception. */
+static int is_in_reach(core_state *state, const PointwiseLayer *layer, PyObject *tensor) {
+    int is_gpu = fuses(layer) && PyObject_TypeCheck(layer->fuser, state->gpu_type);
+    if (!is_gpu && layer->fuser != Py_True) return fuses(layer);
+    PyObject *device = CORE_READ(state, tensor, device);
+    PyObject *kind = device == NULL ? NULL : PyObject_GetAttr(device, state->str_type);
+    int is_it = kind == NULL ? -1 : PyUnicode_CompareWithASCIIString(kind, is_gpu ? "cuda" : "cpu") == 0;
+    Py_XDECREF(kind);
+    Py_XDECREF(device);
+    return is_it;
+}
+
 /* Is it a function whose results are noted? */
 static int is_noted(const core_state *state, const PointwiseTensors *self, PyObject *function) {
     return core_is_in(function, state->pointwise_functions) ||
@@ -207,10 +219,26 @@ static int find_note(core_state *state, const PointwiseTensors *self, PyObject *
     return 0;
 }
 
-/* The same of what the tensor is a view of, if it is one. */
+/* Is a view all of its base, in the same type? -1 with an exception. */
+static int is_whole(core_state *state, PyObject *view, PyObject *base) {
+    PyObject *types[] = {CORE_READ(state, view, dtype), CORE_READ(state, base, dtype)};
+    PyObject *sizes[] = {CORE_READ(state, view, nbytes), CORE_READ(state, base, nbytes)};
+    int is_known = types[0] != NULL && types[1] != NULL && sizes[0] != NULL && sizes[1] != NULL;
+    int is_it = is_known ? types[0] == types[1] : -1;
+    if (is_it == 1) is_it = PyObject_RichCompareBool(sizes[0], sizes[1], Py_EQ);
+    for (int i = 0; i < 2; i++) {
+        Py_XDECREF(types[i]);
+        Py_XDECREF(sizes[i]);
+    }
+    return is_it;
+}
+
+/* The same of what the tensor is a view of, if it is one of all of it. */
 static int find_base_note(core_state *state, const PointwiseTensors *self, PyObject *tensor, const core_recipe **out) {
     PyObject *base = CORE_READ(state, tensor, _base);
-    int status = base == NULL ? -1 : find_note(state, self, base == Py_None ? tensor : base, out);
+    int status = base == NULL ? -1 : 1;
+    if (status == 1 && base != Py_None) status = is_whole(state, tensor, base);
+    if (status == 1) status = find_note(state, self, base == Py_None ? tensor : base, out);
     Py_XDECREF(base);
     return status;
 }
@@ -251,6 +279,17 @@ static int share(core_state *state, PointwiseTensors *self, const core_recipe *t
     return 0;
 }
 
+/* Have two tensors the same shape and strides? -1 with an exception. */
+static int has_form_of(core_state *state, PyObject *a, PyObject *b) {
+    core_view one = {0}, other = {0};
+    int same = core_view_read(state, a, &one) < 0 || core_view_read(state, b, &other) < 0 ? -1 : 1;
+    if (same == 1) same = PyObject_RichCompareBool(one.shape, other.shape, Py_EQ);
+    if (same == 1) same = PyObject_RichCompareBool(one.stride, other.stride, Py_EQ);
+    core_view_clear(&one);
+    core_view_clear(&other);
+    return same;
+}
+
 /* Functions such as tanh save their own result, before it is noted. -1 with an exception. */
 static int note_saved_result(core_state *state, PointwiseTensors *self, const note *n, PyObject *result,
                              Py_ssize_t first_item) {
@@ -259,7 +298,8 @@ static int note_saved_result(core_state *state, PointwiseTensors *self, const no
     for (Py_ssize_t i = first_item; i < self->n_items; i++) {
         item *it = &self->items[i];
         if (it->storage != storage || it->n_bytes <= 0 || core_recipe_is_set(&it->recipe)) continue;
-        int can = it->version == n->version ? core_recipe_take(state, &n->recipe, &it->recipe) : 0;
+        int can = it->version == n->version ? has_form_of(state, it->tensor, result) : 0;
+        if (can == 1) can = core_recipe_take(state, &n->recipe, &it->recipe);
         if (can == 1 && !is_usable(self, it)) core_recipe_clear(&it->recipe);
         if (core_recipe_is_set(&it->recipe) &&
             (share(state, self, &it->recipe, &n->recipe) < 0 || core_view_read(state, it->tensor, &it->view) < 0))
@@ -280,7 +320,8 @@ static int note_result(core_state *state, PointwiseTensors *self, const core_fun
     forget_note(n);
     const noted what = {self, n_bytes};
     const core_finder finder = {find_recipe, holds, &what};
-    int can = fuses(self->layer) ? core_fused_note(state, &n->recipe, call, result, &finder) : 0;
+    int can = is_in_reach(state, self->layer, result);
+    if (can == 1) can = core_fused_note(state, &n->recipe, call, result, &finder);
     if (can == 0 && core_is_in(call->function, state->pointwise_functions))
         can = core_recipe_note(state, &n->recipe, call, holds, &what);
     if (can != 1) return can < 0 ? core_cannot_tell() : 0;
@@ -325,20 +366,11 @@ static int take_note(core_state *state, PointwiseTensors *self, PyObject *tensor
     return can;
 }
 
-/* Have two tensors the same shape and strides? -1 with an exception. */
-static int has_form_of(core_state *state, PyObject *a, PyObject *b) {
-    core_view one = {0}, other = {0};
-    int same = core_view_read(state, a, &one) < 0 || core_view_read(state, b, &other) < 0 ? -1 : 1;
-    if (same == 1) same = PyObject_RichCompareBool(one.shape, other.shape, Py_EQ);
-    if (same == 1) same = PyObject_RichCompareBool(one.stride, other.stride, Py_EQ);
-    core_view_clear(&one);
-    core_view_clear(&other);
-    return same;
-}
-
 static int note_cast(core_state *state, PointwiseTensors *self, PyObject *operand, PyObject *tensor, PyObject *dtype,
                      core_recipe *out) {
-    if (fuses(self->layer)) {
+    int fused = is_in_reach(state, self->layer, tensor);
+    if (fused < 0) return -1;
+    if (fused) {
         core_recipe fresh;
         const noted what = {self, INT64_MAX}; /* what it begins with is held */
         const core_finder finder = {find_recipe, holds, &what};
@@ -885,7 +917,8 @@ static PyMemberDef layer_members[] = {
     {"on_make", T_OBJECT, offsetof(PointwiseLayer, on_make), 0, "Called before a tensor is made again, or None."},
     {"on_made", T_OBJECT, offsetof(PointwiseLayer, on_made), 0, "Called after it, or None."},
     {"fuser", T_OBJECT, offsetof(PointwiseLayer, fuser), 0,
-     "What computes chains of functions as one: a Gpu; True: the host; a function (operands, dtype, shape) -> result; "
+     "What computes chains of functions as one: a Gpu; True: the host; a function (operands, dtype, shape, stride) -> "
+     "result; "
      "or None: only single functions are computed again."},
     {NULL, 0, 0, 0, NULL},
 };
