@@ -1,5 +1,5 @@
-/* pointwise_math.h - the functions of pointwise programs (pointwise_program.h), as torch computes them on a GPU, for host and
- * device.
+/* pointwise_math.h - the functions of pointwise programs (pointwise_program.h), as torch computes them on a GPU, for
+ * host and device.
  *
  * Values are floats; one of 16 bits is a float that 16 bits can hold. What torch does in kernels of their own is
  * rounded one by one here, too: compilers may not join these operations. The functions that torch computes in one

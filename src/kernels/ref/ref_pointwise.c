@@ -4,8 +4,8 @@
 #include <math.h>
 
 #include "../../common/status.h"
-#include "../pointwise_program.h"
 #include "../pointwise_math.h"
+#include "../pointwise_program.h"
 
 static float read_element(const void *data, int32_t dtype, int64_t i) {
     if (dtype == MS_POINTWISE_FP32) return ms__pw_read_fp32(((const float *)data)[i]);
