@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import functools
+import importlib.util
 import multiprocessing
 import os
 import traceback
@@ -25,12 +26,12 @@ IMPORTS = [
     "torch.distributed.device_mesh",
     "torch.distributed.fsdp",
     "torch.testing",
-    "transformers",
-    "transformers.models.gpt2.modeling_gpt2",
     "memscale",
     "memscale._trace.profiling",
     "pytest",
 ]
+if importlib.util.find_spec("torchvision") is None:  # transformers imports it, which fails in a server that imports
+    IMPORTS += ["transformers", "transformers.models.gpt2.modeling_gpt2"]
 
 
 def _run(function: Callable[..., None], rank: int, folder: Path, args: tuple[Any, ...]) -> None:
