@@ -1,7 +1,8 @@
 /* hash.c - the stable hash of signatures and fingerprints.
  *
  * Eight bytes at a time, read as little-endian whatever the machine, each folded in with a multiply and a shift. Not
- * for hostile keys: it is used to compare shapes and plans, where a collision costs a wrong label, never memory.
+ * for hostile keys: it is used to compare shapes, plans and programs, all of our own. Compiled code is named by two of
+ * it.
  */
 #include "hash.h"
 

@@ -1,6 +1,7 @@
 """Pointwise programs: the reference next to torch, the kernel's source next to the reference, and layers that use
 programs on the host."""
 
+import contextlib
 import ctypes
 import shutil
 import subprocess
@@ -240,6 +241,114 @@ def other_lengths(h):
 @pytest.mark.parametrize("function", [parts, bits, other_lengths])
 def test_views_are_not_what_they_are_views_of(function):
     assert "never" not in compare(function, [(6, 8)] * 3)
+
+
+@pytest.mark.parametrize("fuser", [True, None], ids=["programs", "functions"])
+def test_two_states_of_one_tensor(fuser):
+    """What was made before a change in place does not follow from what is there after it."""
+    scale = [1.0]
+
+    def function(h):
+        a = h * 1.0
+        b = -a
+        if scale[0] != 1.0:
+            a.mul_(scale[0])
+        s = a.sin()
+        d = a + 2.0
+        return (d + b).sin() + s
+
+    layer, product = layer_of(function, fuser)
+    for scale[0] in (1.0, 1.0, 2.0, 1.0, 3.0):
+        x = torch.randn(6, 8, requires_grad=True)
+        layer(x).backward()
+        found, x.grad = x.grad, None
+        function(product(x)).sum().backward()
+        assert torch.equal(found, x.grad)
+
+
+def test_numbers_that_change_make_no_programs_without_end():
+    layer, product = layer_of(lambda h: (torch.abs(h * 2.0) * scale) * h)
+    for step in range(40):
+        scale = 1.0 + step
+        x = torch.randn(6, 8, requires_grad=True)
+        layer(x).backward()
+        found, x.grad = x.grad, None
+        h = product(x)
+        ((torch.abs(h * 2.0) * scale) * h).sum().backward()
+        assert torch.equal(found, x.grad)
+    assert len(layer.trusts) <= 20
+
+
+def test_what_begins_with_something_that_is_gone_begins_later():
+    def function(h):
+        h = h + 1.0  # what it was made of is not held
+        c = torch.abs(h)
+        d = c * 2.0
+        return torch.sin(d)
+
+    assert compare(function, [(6, 8)] * 2) == ["equal"]
+
+
+def test_casts_that_do_nothing():
+    for n in range(18):
+
+        def function(h, n=n):
+            for _ in range(n):
+                h = h * 1.0
+            a = h * 2.0
+            a = a.to(a.dtype)
+            return a * a * h
+
+        assert compare(function, [(6, 8)] * 2)
+
+
+@pytest.mark.parametrize("fuser", [True, None], ids=["programs", "functions"])
+@pytest.mark.parametrize("outer", [True, False], ids=["offloaded", "kept"])
+def test_a_change_after_it_was_saved_is_an_error(outer, fuser):
+    """As it is in plain torch, also where other hooks hold what is left."""
+
+    def function(h):
+        b = h * 2.0
+        c = torch.sin(b)
+        b.mul_(3.0)
+        return c
+
+    layer, _ = layer_of(function, fuser)
+    x = torch.randn(6, 8, requires_grad=True)
+
+    def pack(tensor):
+        return tensor.detach(), tensor._version
+
+    def unpack(packed):
+        assert packed[0]._version == packed[1]
+        return packed[0]
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, unpack) if outer else contextlib.nullcontext():
+        loss = layer(x)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_outer_hooks_that_fail():
+    """The forward raises what they raise; a backward on what is left has what it needs, or says what it lacks."""
+    n_calls = [0]
+
+    def pack(tensor):
+        n_calls[0] += 1
+        if n_calls[0] == fails_at:
+            raise MemoryError
+        return tensor.detach()
+
+    for fails_at in range(1, 20):
+        n_calls[0] = 0
+        layer, _ = layer_of(lambda h: torch.abs(h * 2.0) * (h * h))
+        x = torch.randn(6, 8, requires_grad=True)
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            try:
+                layer(x)
+            except MemoryError:
+                continue
+        assert fails_at > n_calls[0]
 
 
 def test_strides_of_one_element_are_any():

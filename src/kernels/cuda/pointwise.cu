@@ -1,5 +1,5 @@
 /* pointwise.cu - the frame of every pointwise program. pointwise_program.c puts pointwise_math.h before it, and what
- * follows from the program: MS__PW_READ(i) and MS__PW_VALUE, the types ms__pw_0 to ms__pw_3 of the inputs and
+ * follows from the program: the types ms__pw_0 to ms__pw_3 of the inputs and
  * ms__pw_out, and ms__pw_value(), the result for one element.
  *
  * A thread computes four elements that follow each other. They are read and written at once where all addresses allow

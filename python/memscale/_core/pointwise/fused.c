@@ -59,10 +59,14 @@ static int64_t count_elements(core_state *state, PyObject *tensor) {
 
 /* ---- Writing ---- */
 
-/* An operand of another recipe is one of this one: its number, -1 if there are too many. */
+/* An operand of another recipe is one of this one: its number, -1 if there are too many, or if it was changed since the
+ * other recipe was noted. */
 static int32_t adopt(core_recipe *out, const core_operand *operand, int32_t dtype) {
-    for (Py_ssize_t i = 0; i < out->n_operands && i < POINTWISE_MAX_OPERANDS; i++)
-        if (out->operands[i].weak == operand->weak) return (int32_t)i;
+    for (Py_ssize_t i = 0; i < out->n_operands && i < POINTWISE_MAX_OPERANDS; i++) {
+        const core_operand *own = &out->operands[i];
+        if (own->weak != operand->weak) continue;
+        return own->version == operand->version && own->storage == operand->storage ? (int32_t)i : -1;
+    }
     if (out->n_operands >= POINTWISE_MAX_OPERANDS) return -1;
     core_operand *own = &out->operands[out->n_operands];
     *own = *operand;
@@ -350,4 +354,15 @@ uint64_t core_fused_fingerprint(const core_recipe *self) {
     const ms_pointwise program = finished(self);
     uint64_t hash = ms_hash64(program.input_dtypes, sizeof program.input_dtypes, (uint64_t)program.n_inputs);
     return ms_hash64(program.ops, (size_t)program.n_ops * sizeof *program.ops, hash);
+}
+
+void core_fused_hashes(const core_recipe *self, uint64_t *structure, uint64_t *numbers) {
+    ms_pointwise program = finished(self);
+    *numbers = (uint64_t)program.n_ops;
+    for (int64_t i = 0; i < program.n_ops; i++) {
+        *numbers = ms_hash64(&program.ops[i].scalar, sizeof program.ops[i].scalar, *numbers);
+        program.ops[i].scalar = 0;
+    }
+    *structure = ms_hash64(program.ops, (size_t)program.n_ops * sizeof *program.ops, (uint64_t)program.n_inputs);
+    *structure = ms_hash64(program.input_dtypes, sizeof program.input_dtypes, *structure);
 }

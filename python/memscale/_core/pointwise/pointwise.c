@@ -27,8 +27,10 @@
 #include <structmember.h>
 
 #define N_NOTES 16
-#define SMALL_PART 16   /* an operand that is so many times smaller than the result is small */
-#define MAX_TRUSTS 4096 /* a forward that never repeats itself drops nothing more */
+#define SMALL_PART 16      /* an operand that is so many times smaller than the result is small */
+#define MAX_STRUCTURES 256 /* of programs of a layer */
+#define MAX_NUMBERS 8      /* sets of numbers in programs of one structure */
+#define MAX_TRUSTS 4096    /* a forward that never repeats itself drops nothing more */
 
 enum trust { TRUST_UNKNOWN, TRUST_EQUAL, TRUST_NEVER };
 
@@ -46,6 +48,11 @@ typedef struct PointwiseLayer {
         int trust; /* enum trust */
     } *trusts;     /* owned array */
     Py_ssize_t n_trusts;
+    struct known { /* programs that differ in their numbers alone */
+        uint64_t structure, numbers[MAX_NUMBERS];
+        int n;
+    } *known; /* owned array */
+    Py_ssize_t n_known;
 } PointwiseLayer;
 
 typedef struct item {
@@ -226,6 +233,8 @@ static int is_whole(core_state *state, PyObject *view, PyObject *base) {
     int is_known = types[0] != NULL && types[1] != NULL && sizes[0] != NULL && sizes[1] != NULL;
     int is_it = is_known ? types[0] == types[1] : -1;
     if (is_it == 1) is_it = PyObject_RichCompareBool(sizes[0], sizes[1], Py_EQ);
+    int is_lazy = is_it == 1 ? core_is_lazy(state, view) : 0;
+    if (is_lazy != 0) is_it = is_lazy < 0 ? -1 : 0;
     for (int i = 0; i < 2; i++) {
         Py_XDECREF(types[i]);
         Py_XDECREF(sizes[i]);
@@ -243,14 +252,15 @@ static int find_base_note(core_state *state, const PointwiseTensors *self, PyObj
     return status;
 }
 
-/* core_finder.find. Where a recipe begins with tensors of others, what it made may be had, and the recipe not. */
+/* core_finder.find. Where a recipe begins with tensors of others, or with what is gone or was changed since, what it
+ * made may be had, and the recipe not. */
 static int find_recipe(core_state *state, const void *holder, PyObject *tensor, const core_recipe **out) {
     const PointwiseTensors *self = ((const noted *)holder)->self;
     const core_recipe *found = NULL;
     int status = find_base_note(state, self, tensor, &found);
-    int is_own = status == 1;
-    for (Py_ssize_t i = 0; is_own && i < found->n_operands; i++) is_own = !is_outside(self, found->operands[i].storage);
-    if (is_own) *out = found;
+    for (Py_ssize_t i = 0; status == 1 && i < found->n_operands; i++)
+        status = is_outside(self, found->operands[i].storage) ? 0 : core_operand_is_here(state, &found->operands[i]);
+    if (status == 1) *out = found;
     return status < 0 ? -1 : 0;
 }
 
@@ -309,10 +319,43 @@ static int note_saved_result(core_state *state, PointwiseTensors *self, const no
     return 0;
 }
 
+/* Has this layer run the program before, or few others that differ from it in their numbers alone? Where a number
+ * changes from step to step (a warm-up, say), each makes a program of its own, to be compiled and compared: no more of
+ * these. -1 with an exception. */
+static int is_steady(PointwiseLayer *layer, const core_recipe *recipe) {
+    uint64_t structure, numbers;
+    Py_ssize_t at = 0;
+    core_fused_hashes(recipe, &structure, &numbers);
+    while (at < layer->n_known && layer->known[at].structure != structure) at++;
+    if (at == MAX_STRUCTURES) return 0;
+    if (at == layer->n_known) {
+        struct known *grown = PyMem_Realloc(layer->known, (size_t)(at + 1) * sizeof *grown);
+        if (grown == NULL) {
+            (void)PyErr_NoMemory();
+            return -1;
+        }
+        layer->known = grown;
+        layer->known[layer->n_known++] = (struct known){.structure = structure};
+    }
+    struct known *known = &layer->known[at];
+    for (int i = 0; i < known->n; i++)
+        if (known->numbers[i] == numbers) return 1;
+    if (known->n == MAX_NUMBERS) return 0;
+    known->numbers[known->n++] = numbers;
+    return 1;
+}
+
+/* Has the function returned one of its arguments? */
+static int is_argument(const core_function *call, const PyObject *result) {
+    for (Py_ssize_t i = 0; i < PyTuple_Size(call->args); i++)
+        if (PyTuple_GetItem(call->args, i) == result) return 1;
+    return 0;
+}
+
 /* What a function of the table has returned, which has saved the items from the first one on. */
 static int note_result(core_state *state, PointwiseTensors *self, const core_function *call, PyObject *result,
                        Py_ssize_t first_item) {
-    int64_t n_bytes = bytes_of(state, self, result);
+    int64_t n_bytes = is_argument(call, result) ? 0 : bytes_of(state, self, result);
     if (n_bytes <= 0) return n_bytes < 0 ? -1 : 0;
     int64_t stream = stream_of(state, result);
     if (stream != self->stream) return stream == -1 ? -1 : 0;
@@ -322,6 +365,8 @@ static int note_result(core_state *state, PointwiseTensors *self, const core_fun
     const core_finder finder = {find_recipe, holds, &what};
     int can = is_in_reach(state, self->layer, result);
     if (can == 1) can = core_fused_note(state, &n->recipe, call, result, &finder);
+    if (can == 1) can = is_steady(self->layer, &n->recipe);
+    if (can != 1) core_recipe_clear(&n->recipe);
     if (can == 0 && core_is_in(call->function, state->pointwise_functions))
         can = core_recipe_note(state, &n->recipe, call, holds, &what);
     if (can != 1) return can < 0 ? core_cannot_tell() : 0;
@@ -636,9 +681,12 @@ static void choose(PointwiseTensors *self) {
 }
 
 /* What is left is given to the outer hooks, if there are any. -1 with an exception. */
-static int leave(PointwiseTensors *self) {
+static int leave(core_state *state, PointwiseTensors *self) {
     for (Py_ssize_t i = 0; i < self->n_items && self->outer_pack != NULL; i++) {
         item *it = &self->items[i];
+        int64_t version = it->tensor == NULL ? it->version : core_tensor_version(state, it->tensor);
+        if (version == -2) return -1;
+        if (version != it->version && it->away == NULL) continue; /* backward says that it was changed */
         if (it->tensor != NULL && put_away(self, it->tensor, &it->away) < 0) return -1;
         Py_CLEAR(it->tensor);
         for (Py_ssize_t k = 0; k < it->recipe.n_operands; k++) {
@@ -673,7 +721,7 @@ static int settle(core_state *state, PointwiseTensors *self, PyObject *result) {
     PyMem_Free(self->outside);
     self->outside = NULL;
     self->n_outside = 0;
-    return leave(self);
+    return leave(state, self);
 }
 
 /* ---- Unpack ---- */
@@ -717,7 +765,11 @@ static int bring_operands(core_state *state, const PointwiseTensors *self, const
     if (self->outer_unpack == NULL) return check_operands(state, self, from);
     for (Py_ssize_t k = 0; k < out->n_operands; k++) out->operands[k].tensor = NULL;
     for (Py_ssize_t k = 0; k < out->n_operands; k++) {
-        out->operands[k].tensor = PyObject_CallFunctionObjArgs(self->outer_unpack, from->operands[k].away, NULL);
+        const core_operand *operand = &from->operands[k];
+        if (operand->away == NULL) Py_XINCREF(operand->tensor); /* it is here still: the outer hooks failed */
+        out->operands[k].tensor = operand->away == NULL
+                                      ? operand->tensor
+                                      : PyObject_CallFunctionObjArgs(self->outer_unpack, operand->away, NULL);
         if (out->operands[k].tensor == NULL) return -1;
     }
     return 0;
@@ -897,6 +949,7 @@ static void layer_dealloc(PyObject *object) {
     (void)layer_clear(object);
     Py_CLEAR(self->name);
     PyMem_Free(self->trusts);
+    PyMem_Free(self->known);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
     Py_DECREF(type);
 }

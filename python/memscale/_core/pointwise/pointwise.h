@@ -40,6 +40,9 @@ typedef int (*core_holds)(const void *holder, const core_operand *operand);
 /* Note a tensor as an operand, without its position. 1; 0 if it cannot be one; -1 with an exception. */
 int core_operand_note(core_state *state, core_operand *out, PyObject *tensor);
 
+/* Is the tensor still there, and as it was noted? -1 with an exception. */
+int core_operand_is_here(core_state *state, const core_operand *self);
+
 /* Note how a function of the table is called. 1 if its result can be made again, else 0; -1 with an exception. */
 int core_recipe_note(core_state *state, core_recipe *out, const core_function *call, core_holds holds,
                      const void *holder);
@@ -81,6 +84,9 @@ int core_fused_cast(core_state *state, core_recipe *out, PyObject *tensor, PyObj
 
 PyObject *core_fused_make(core_state *state, const core_recipe *self, const core_view *view, PyObject *fuser);
 uint64_t core_fused_fingerprint(const core_recipe *self);
+
+/* A hash of what it does, and one of the numbers in it. */
+void core_fused_hashes(const core_recipe *self, uint64_t *structure, uint64_t *numbers);
 
 int core_add_pointwise(PyObject *module, core_state *state);
 PyObject *core_unpack_pointwise(PyObject *module, PyObject *handle);

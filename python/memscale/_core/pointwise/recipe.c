@@ -166,6 +166,15 @@ static int is_same(core_state *state, const core_operand *noted, PyObject *tenso
     return now.version == noted->version && now.storage == noted->storage && now.storage_bytes == noted->storage_bytes;
 }
 
+int core_operand_is_here(core_state *state, const core_operand *self) {
+    PyObject *tensor = self->tensor != NULL ? self->tensor : PyWeakref_GetObject(self->weak); /* borrowed */
+    if (tensor == NULL || tensor == Py_None) return tensor == NULL ? -1 : 0;
+    Py_INCREF(tensor); /* nobody else may hold it */
+    int same = is_same(state, self, tensor);
+    Py_DECREF(tensor);
+    return same;
+}
+
 static int take_operand(core_state *state, const core_operand *from, core_operand *out) {
     PyObject *tensor = from->tensor != NULL ? from->tensor : PyWeakref_GetObject(from->weak); /* borrowed */
     if (tensor == NULL || tensor == Py_None) return tensor == NULL ? -1 : 0;
