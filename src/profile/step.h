@@ -146,6 +146,11 @@ static inline bool ms__step_has(const ms__step *step, int variant) {
     return variant == MS__PLAIN || (variant == MS__RECOMPUTED ? step->has_recomputed : step->has_pointwise);
 }
 
+/* The variant that is played for it: a step without pointwise results has the plain one. */
+static inline int ms__step_played(const ms__step *step, int variant) {
+    return ms__step_has(step, variant) ? variant : MS__PLAIN;
+}
+
 /* Is it held until backward in this variant? */
 static inline bool ms__step_is_held(const ms__step *step, const ms__split_key *split, int variant) {
     int32_t at = split->segment[variant];

@@ -302,9 +302,10 @@ static void find_kept(finder *f, int32_t unit) {
 static void note_dropped(const finder *f, int32_t unit, uint32_t key, int32_t released) {
     f->out->dropped_in[key] = released;
     f->out->maker[key] = unit;
-    for (int v = 0; v < MS__N_VARIANTS; v++)
-        if (v != MS__RECOMPUTED && ms__step_has(f->step, v) && f->node[v][key] != NO_EVENT)
-            link_key(&f->out->first_made[v][f->node[v][key]], f->out->next_made[v], key);
+    for (int v = 0; v < MS__N_VARIANTS; v++) {
+        uint32_t node = f->node[ms__step_played(f->step, v)][key];
+        if (v != MS__RECOMPUTED && node != NO_EVENT) link_key(&f->out->first_made[v][node], f->out->next_made[v], key);
+    }
     f->out->units[unit].dropped_bytes += ms__step_key_bytes(f->step, key);
     link_key(&f->out->first_dropped[released], f->out->next_dropped, key);
 }
@@ -325,11 +326,12 @@ static void find_moved_of(const finder *f, ms__visit *visit, int variant) {
     const ms__step *step = f->step;
     const ms__segment *s = &step->segments[visit->forward];
     uint32_t maker = NO_EVENT;
-    for (uint32_t e = s->first[variant]; e < s->first[variant] + s->n[variant]; e++) {
+    int played = ms__step_played(step, variant);
+    for (uint32_t e = s->first[played]; e < s->first[played] + s->n[played]; e++) {
         uint32_t key = step->events[e].index;
         if (step->events[e].kind == MS__OPERATION) maker = e;
         if (step->events[e].kind != MS__ALLOCATE || step->keys[key].category != MS_CATEGORY_ACTIVATION) continue;
-        if (!is_held_by(step, key, variant) || visit->backward < 0) continue;
+        if (!is_held_by(step, key, played) || visit->backward < 0) continue;
         if (ms__step_key_bytes(step, key) < MS_OFFLOAD_LEAST_BYTES) continue;
         int32_t released = step->split_keys[step->keys[key].split - 1].segment[MS__RECOMPUTED];
         if (released < 0 || !is_forward(&step->segments[released])) continue;
@@ -343,7 +345,7 @@ static void find_moved_of(const finder *f, ms__visit *visit, int variant) {
 
 static void find_moved_by(const finder *f, int variant) {
     uint32_t n = 0;
-    for (int32_t v = 0; v < f->out->n_visits && ms__step_has(f->step, variant); v++) {
+    for (int32_t v = 0; v < f->out->n_visits; v++) {
         ms__visit *visit = &f->out->visits[v];
         ms__unit_changes *unit = &f->out->units[visit->unit];
         visit->moved[variant].first = n;

@@ -56,7 +56,8 @@ static int64_t time_of(const clocks *now) { return ms__max(now->host_ns, now->de
 
 static void pass_segment(const planner *p, const ms__segment *s, clocks *now) {
     const ms__action *action = &ms__actions[action_of(p, s->unit)];
-    for (uint32_t e = s->first[action->variant]; e < s->first[action->variant] + s->n[action->variant]; e++) {
+    int variant = ms__step_played(p->request->step, action->variant);
+    for (uint32_t e = s->first[variant]; e < s->first[variant] + s->n[variant]; e++) {
         if (p->request->step->events[e].kind != MS__OPERATION) continue;
         const ms__step_cost *cost = &p->request->step->costs[p->request->step->events[e].index];
         bool is_spared = ms__is_spared(p->changes->spared[e], action->keeps);

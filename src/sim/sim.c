@@ -33,7 +33,7 @@ static int variant_of(const ms__player *p, int32_t unit) {
     for (int i = 0; unit < 0 && i < MS__N_VARIANTS; i++)
         if (p->has_variant[order[i]]) return order[i];
     int variant = p->request->actions == NULL ? MS__PLAIN : ms__actions[p->request->actions[unit]].variant;
-    return ms__step_has(p->step, variant) ? variant : MS__PLAIN; /* it has no pointwise results to recompute */
+    return ms__step_played(p->step, variant);
 }
 
 /* Fused optimizers update in place, without temporaries. */
