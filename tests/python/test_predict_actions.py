@@ -58,8 +58,8 @@ QUICK = [
     ("whisper", {}, "fp32", "mixed"),
     ("encoder", {}, "fp32", "products"),
 ]
-# Known to be too high: a layer that is called several times in a row, whose calls leave together; a U-Net whose layers
-# are recomputed here and there; casts of weights where some layers are recomputed and others are not; and a chain of
+# Known to be too high: a layer that is called several times in a row, whose calls leave together; a U-Net, and a ResNet,
+# whose layers are recomputed here and there; casts of weights where some layers are recomputed and others are not; and a chain of
 # linear layers where one of those in between is recomputed and another offloaded, whatever is done to the rest.
 TOO_HIGH = {
     ("albert", "offload"),
@@ -69,6 +69,10 @@ TOO_HIGH = {
     ("albert", "mixed"),
     ("distilbert", "mixed"),
     ("mlp", "pointwise mixed"),
+    ("albert", "pointwise offloaded"),
+    ("albert", "pointwise offloaded here and there"),
+    ("mlp", "pointwise offloaded here and there"),
+    ("resnet", "pointwise offloaded here and there"),
 }
 LONG = [
     (name, {}, precision, mixture)
