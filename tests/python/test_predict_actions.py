@@ -58,9 +58,10 @@ QUICK = [
     ("whisper", {}, "fp32", "mixed"),
     ("encoder", {}, "fp32", "products"),
 ]
-# Known to be too high: a layer that is called several times in a row, whose calls leave together; a U-Net, and a ResNet,
-# whose layers are recomputed here and there; casts of weights where some layers are recomputed and others are not; and a chain of
-# linear layers where one of those in between is recomputed and another offloaded, whatever is done to the rest.
+# Known to be too high: a layer that is called several times in a row, whose calls leave together; a U-Net, and a
+# ResNet, whose layers are recomputed here and there; casts of weights where some layers are recomputed and others are
+# not; and a chain of linear layers where one of those in between is recomputed and another offloaded, whatever is done
+# to the rest.
 TOO_HIGH = {
     ("albert", "offload"),
     ("albert", "blocking"),
