@@ -10,7 +10,7 @@ import zoo
 from memscale import _core
 from memscale._hw import gpu
 from memscale._run import recomputation
-from programs import CAST, DTYPES, FUNCTIONS, chain_of, inputs_of, program_of
+from programs import CAST, DTYPES, FUNCTIONS, assert_same_bits, chain_of, inputs_of, program_of
 
 
 def run(dtypes, ops, inputs, dtype):
@@ -19,13 +19,6 @@ def run(dtypes, ops, inputs, dtype):
     stream = torch.cuda.current_stream().cuda_stream
     _core.pointwise(dtypes, ops, addresses, out.data_ptr(), out.numel(), (gpu.get(), out.device.index, stream))
     return out
-
-
-def assert_same_bits(a, b):
-    """NaNs may differ in their bits: that of a cast is torch's own on older devices."""
-    same = (a == b) & (torch.signbit(a) == torch.signbit(b)) | (a.isnan() & b.isnan())
-    assert a.dtype == b.dtype
-    assert bool(same.all()), (int((~same).sum()), a[~same][:5], b[~same][:5])
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

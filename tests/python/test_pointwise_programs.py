@@ -13,11 +13,12 @@ from torch import nn
 
 import memscale
 import zoo
+from fixtures import skip_without_tool
 from graphs import chain
 from memscale import _core
 from memscale._hw import gpu
 from memscale._run import offloading, recomputation
-from programs import CAST, DTYPES, EXACT, FUNCTIONS, KINDS, chain_of, inputs_of, program_of
+from programs import CAST, DTYPES, EXACT, FUNCTIONS, KINDS, assert_same_bits, chain_of, inputs_of, program_of
 
 # What NVRTC has and a C++ compiler has not.
 SHIM = """
@@ -56,12 +57,6 @@ def run(dtypes, ops, inputs, dtype):
     return out
 
 
-def assert_same_bits(a, b):
-    same = (a == b) & (torch.signbit(a) == torch.signbit(b)) | (a.isnan() & b.isnan())
-    assert a.dtype == b.dtype
-    assert bool(same.all()), (int((~same).sum()), a[~same][:5], b[~same][:5])
-
-
 CASES = [(name, dtype) for name in EXACT for dtype in DTYPES]
 
 
@@ -96,6 +91,8 @@ def test_casts_are_torchs(dtype, to):
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
     """A program's kernel, compiled for the host."""
+    if shutil.which("c++") is None:
+        skip_without_tool("there is no C++ compiler")
     folder = tmp_path_factory.mktemp("programs")
 
     def compile_source(dtypes, ops):
@@ -108,7 +105,6 @@ def compiled(tmp_path_factory):
     return compile_source
 
 
-@pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_the_source_is_the_reference(dtype, compiled):
     names = [name for name in FUNCTIONS if FUNCTIONS[name][1] == 1]
@@ -131,7 +127,6 @@ def test_the_source_is_the_reference(dtype, compiled):
         assert_same_bits(out, expected[:n])
 
 
-@pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_a_chain_of_several_types(dtype, compiled):
     dtypes, ops, function = chain_of(dtype)

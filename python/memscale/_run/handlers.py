@@ -161,14 +161,16 @@ def assign(units: Iterable[Unit], plan: Plan, device: torch.device) -> None:
     """Let units run as the plan says, from their next forward on."""
     entries = {entry.name: entry for entry in plan.entries}
     offloads = any(ACTIONS[entry.action].needs_link for entry in plan.entries)
+    handlers = {HANDLERS[ACTIONS[entry.action].identifier] for entry in plan.entries}
+    fuser = gpu.fuser(device) if handlers & {_recompute_pointwise, _offload_pointwise} else None
     for unit in units:
         entry = entries[unit.name]
         row = ACTIONS[entry.action]
         times = (entry.leaves_after, entry.fetched_before)
         unit.schedule = (*(times if any(times) else (_LEAVING, _LEAVING)), row.waits)
         _set(unit, row.identifier, row.keeps)
-        if unit.handler in (_recompute_pointwise, _offload_pointwise) and device.type == "cuda":
-            unit.pointwise.fuser = gpu.fuser(device)
+        if fuser is not None:
+            unit.pointwise.fuser = fuser
         if offloads:
             unit.handler = _BESIDE.get(unit.handler, unit.handler)
         if unit.name == plan.spacer_layer:
